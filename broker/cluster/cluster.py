@@ -72,7 +72,7 @@ class Cluster:
 
     def has_entries(self) -> bool:
         """Return whether own providers are in the registry, live ones or departed ones."""
-        return self._parts.own_sizes()[0] > 0 or len(self._parts.departed) > 0
+        return self._parts.own_sizes()[0] > 0 or self._parts.own.departing > 0
 
     # IMembers
 
@@ -149,7 +149,7 @@ class Cluster:
 
     async def _stop(self, keep: bool) -> None:
         # From now on the peers' departures are no changes of the farm: the stop causes them.
-        self._parts.own.stop()
+        self._parts.own.begin_stop()
         self._parts.loads.stop()
         self._parts.beats.stop()
         if keep and self.state is State.MEMBER:

@@ -5,10 +5,8 @@ Rules:
 - An entry of a member is *valid* only under the lease of the member's key: so what a dead lease left does not count.
   Without a lease, no member has written it.
 - A beat is kept only beside its member, and a load counts only from the holder of its provider.
-- A provider in parts is valid when the head and all parts of its generation are there.
-- A provider that a valid one names in ``replaces`` has that one as its *successor*, unless it was written again after
-  it. A *standby* has each provider that names it as its successor, but of other standbys only the later ones. So no two
-  providers hide one another.
+- An entry whose lease ended while this member had none either, or with the data of etcd, is *held*: it counts until
+  another value of its key, until its member has restored its registrations or has ended, or until `drop_held`.
 - All tables are bounded; what is over a limit is counted as well, and left out.
 
 The file is longer than others: each change of a key updates all indexes at once.
@@ -16,29 +14,26 @@ The file is longer than others: each change of a key updates all indexes at once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import suppress
 
 import attrs
 from twisted.logger import Logger
 
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import KeyValue
-from broker.cluster.layout import Foreign, HeadValue, Keys, ProviderValue
-from broker.core.cluster.cluster_interfaces import Member
+from broker.cluster.layout import Foreign, Keys
+from broker.core.cluster.cluster_interfaces import Key, Member, Registration
 from broker.core.model import LoadDetails
 
-MAX_PROVIDERS = 200_000
-"""Limit of providers of the farm: as many as the registry takes services."""
+MAX_ENTRIES = 200_000
+"""Limit of registrations of the farm, and of their standbys: as many as the registry takes services."""
 
 MAX_MEMBERS = 256
 """Limit of members: the links are a full mesh, which ends at some tens."""
 
 MAX_CLAIMS = 100_000
 """Limit of owners of durable queues, ten times the queues of a broker; some 40 MB."""
-
-MAX_PARTS = 512
-"""Limit of the parts of providers that wait for their head, some 128 MB."""
 
 MAX_VALUE = 512_000
 """Limit of a value in bytes, twice that of what brokers write: a stranger's 1.5 MB, which etcd permits, would hold the
@@ -47,41 +42,39 @@ reactor for some milliseconds each."""
 MAX_LOGGED = 100
 """Limit of the keys whose bad values are logged, so that a stranger who writes does not fill the log."""
 
-LEASED = frozenset((b"b", b"p", b"l", b"beat"))
+LEASED = frozenset((b"b", b"s", b"t", b"l", b"beat"))
 """Kinds of keys that members put under their leases only."""
-
-K = TypeVar("K")
-
-Place = tuple[str, str, str, str]
-"""Wire, name, protocol and host:port of a service: its identity at another broker."""
 
 
 @attrs.frozen
 class MemberEntry:
-    """A member with the lease of its key. ``held`` marks one from data of etcd that were lost."""
+    """A member with the lease of its key; ``restored`` is that of `layout.MemberValue`. ``held`` marks one whose lease
+    ended as that of a held entry."""
 
     member: Member
     lease: int
+    restored: bool = False
     held: bool = False
 
 
 @attrs.frozen
 class Entry:
-    """A provider as it is in etcd. ``value`` is None while parts are missing; ``held`` marks one from data of etcd that
-    were lost."""
+    """A registration as it is in etcd; ``held`` as in the rules of this file."""
 
-    value: ProviderValue | None
-    broker: str
+    registration: Registration
     lease: int
-    created: int
     modified: int
-    head: HeadValue | None = None
     held: bool = False
 
     @property
-    def is_standby(self) -> bool:
-        """True if it counts only without a successor."""
-        return self.value is not None and self.value.standby
+    def broker(self) -> str:
+        """The holder."""
+        return self.registration.provider.broker
+
+    @property
+    def provider(self) -> int:
+        """The id of the provider."""
+        return self.registration.provider.id
 
 
 @attrs.frozen
@@ -95,11 +88,11 @@ class LoadsEntry:
 
 @attrs.define
 class Touched:
-    """Keys that changes have touched, in their order."""
+    """Keys that changes have touched, in their order: registrations with the revision of the last change."""
 
-    providers: dict[int, None] = attrs.field(factory=dict)
+    registrations: dict[Key, int] = attrs.field(factory=dict)
     members: dict[str, None] = attrs.field(factory=dict)
-    loads: dict[int, None] = attrs.field(factory=dict)
+    loads: dict[tuple[str, int], None] = attrs.field(factory=dict)
     claims: dict[tuple[str, str], None] = attrs.field(factory=dict)
     beats: dict[str, layout.BeatValue] = attrs.field(factory=dict)
     meta: bool = False
@@ -134,19 +127,19 @@ class Table:
         self.highest = 0
         """The highest provider id that was read."""
         self.members: dict[str, MemberEntry] = {}
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[Key, Entry] = {}
+        self.standbys: dict[Key, dict[str, Entry]] = {}
+        """Superseded registrations by member."""
+        self.unusable: dict[Key, int] = {}
+        """Revisions of the keys of registrations whose values were left out."""
         self.beats: dict[str, layout.BeatValue] = {}
         self.claims: dict[tuple[str, str], tuple[str, int]] = {}
         """Owners of durable queues, with the leases of the keys."""
         self._loads: dict[tuple[str, int], LoadsEntry] = {}
         self._load_of: dict[tuple[str, int], int] = {}
         """Number of the loads of a member that have a provider."""
-        self._of: dict[str, dict[int, None]] = {}
-        """Ids of providers by member."""
-        self._parts: dict[int, dict[tuple[int, int], bytes]] = {}
-        self._part_count = 0
-        self._places: dict[Place, dict[int, None]] = {}
-        self._successors: dict[int, dict[int, None]] = {}
+        self._of: dict[str, dict[Key, None]] = {}
+        """Keys at which a member has an entry or a standby."""
 
     # reading
 
@@ -158,59 +151,48 @@ class Table:
         except Foreign:
             return False
 
-    def valid(self, id: int) -> Entry | None:
-        """Return the entry of a provider if it counts."""
-        entry = self.entries.get(id)
-        if entry is None or entry.value is None:
-            return None
+    def is_valid(self, entry: Entry) -> bool:
+        """Return whether an entry counts."""
         if entry.held:
-            return entry
+            return True
         member = self.members.get(entry.broker)
-        return entry if member is not None and member.lease == entry.lease else None
+        return member is not None and member.lease == entry.lease
 
-    def successor(self, id: int, ended: Callable[[int], bool] = lambda id: False) -> int | None:
-        """Return the valid provider that replaces this one and has not ``ended``; of several one that is no standby."""
-        own = self.valid(id)
-        found = [
-            (not self.entries[each].is_standby, each)
-            for each in self.replacing(id)
-            if _follows(own, self.entries[each]) and not ended(each)
-        ]
-        return max(found)[1] if found else None
+    def valid(self, key: Key) -> Entry | None:
+        """Return the entry of a registration if it counts."""
+        entry = self.entries.get(key)
+        return entry if entry is not None and self.is_valid(entry) else None
 
-    def replacing(self, id: int) -> tuple[int, ...]:
-        """Return the valid providers that name this one, whether they are its successors or not."""
-        return tuple(each for each in self._successors.get(id, ()) if each != id and self.valid(each) is not None)
+    def standby(self, key: Key, but: str) -> Entry | None:
+        """Return the valid standby of the first member by name, apart from one member."""
+        standbys = self.standbys.get(key)
+        for name in sorted(standbys) if standbys else ():
+            if name != but and standbys is not None and self.is_valid(standbys[name]):
+                return standbys[name]
+        return None
 
-    def obstacles(self, id: int) -> list[int]:
-        """Return the valid providers that would hide a standby even if its key were written without that mark."""
-        own = self.valid(id)
-        if own is None or not own.is_standby:
-            return []
-        return [
-            each
-            for each in self._successors.get(id, ())
-            if each != id and (entry := self.valid(each)) is not None and not entry.is_standby and _is_later(own, entry)
-        ]
+    def modified(self, key: Key) -> int:
+        """Return the revision of what is at the key of a registration, 0 if there is nothing."""
+        entry = self.entries.get(key)
+        return self.unusable.get(key, 0) if entry is None or entry.held else entry.modified
 
-    def at(self, place: Place) -> Iterator[int]:
-        """Yield the ids of the valid providers with a service at a place."""
-        for id in tuple(self._places.get(place, ())):
-            if self.valid(id) is not None:
-                yield id
+    def obstacle(self, key: Key) -> int:
+        """Return the revision of what is at the key of a registration and does not count, 0 if there is nothing."""
+        entry = self.entries.get(key)
+        return 0 if entry is not None and self.is_valid(entry) else self.modified(key)
 
-    def of(self, name: str) -> tuple[int, ...]:
-        """Return the ids of all entries of a member."""
+    def of(self, name: str) -> tuple[Key, ...]:
+        """Return the keys at which a member has an entry or a standby."""
         return tuple(self._of.get(name, ()))
 
-    def load(self, id: int) -> tuple[float, LoadDetails | None]:
-        """Return the load of a provider, 0.0 if it is unknown."""
-        provider = self.entries.get(id)
-        number = None if provider is None else self._load_of.get((provider.broker, id))
-        if provider is None or number is None:
+    def load(self, broker: str, provider: int) -> tuple[float, LoadDetails | None]:
+        """Return the load of a provider of a member, 0.0 if it is unknown."""
+        number = self._load_of.get((broker, provider))
+        if number is None:
             return 0.0, None
-        member, entry = self.members.get(provider.broker), self._loads[provider.broker, number]
-        return entry.loads[id] if member is not None and member.lease == entry.lease else (0.0, None)
+        member, entry = self.members.get(broker), self._loads[broker, number]
+        valid = member is not None and (member.held or member.lease == entry.lease)
+        return entry.loads[provider] if valid else (0.0, None)
 
     def loads(self) -> Iterator[tuple[tuple[str, int], LoadsEntry]]:
         """Yield all values of loads by member and number."""
@@ -233,25 +215,24 @@ class Table:
             self._put(rest, kv, touched)
         except Foreign as error:
             self._bad.add(kv.key, str(error))
-            self.delete(kv.key, touched)
+            self.delete(kv.key, kv.mod_revision, touched)
+            self._note_unusable(rest, kv.mod_revision)
 
-    def delete(self, key: bytes, touched: Touched) -> None:
+    def delete(self, key: bytes, revision: int, touched: Touched) -> None:
         """Take over the deletion of a key."""
         rest = key[len(self._keys.prefix) :]
         kind, _, tail = rest.partition(b"/")
         try:
-            if kind == b"p":
-                id, part = layout.provider_of(tail)
-                if part is not None:
-                    self._remove_part(id, part)
-                    return
-                self.remove(id, touched)
+            if kind == b"s":
+                self._set_entry(layout.registration_of(tail), None, revision, touched)
+            elif kind == b"t":
+                self._set_standby(*layout.standby_of(tail), None, revision, touched)
             elif kind == b"l":
                 self._set_loads(layout.loads_of(tail), None, touched)
             elif kind == b"beat":
                 self.beats.pop(layout.name_of(tail), None)
             elif kind == b"b":
-                self._set_member(layout.name_of(tail), None, touched)
+                self._set_member(layout.name_of(tail), None, revision, touched)
             elif kind == b"q":
                 queue = layout.claim_of(tail)
                 self.claims.pop(queue, None)
@@ -262,33 +243,39 @@ class Table:
         except Foreign:
             pass  # a foreign key was not taken over either
 
-    def remove(self, id: int, touched: Touched) -> None:
-        """Remove a provider."""
-        entry = self.entries.pop(id, None)
-        if entry is not None:
-            self._unindex(id, entry, touched)
-            touched.providers[id] = None
-
     def hold(self, before: Table, own: str, lost: bool) -> None:
-        """Add the other members and their providers of the table before if its data are ``lost``, otherwise those that
-        it held already. They stay until their keys are put again, or `drop_held`. ``own`` is this member."""
+        """Hold entries of the table before, of other members than ``own``: those that it held already, and with
+        ``lost`` those of members that have another lease now, or none, since this member had none meanwhile either."""
         touched = Touched()
-        for name, member in before.members.items():
-            if name not in self.members and name != own and (lost or member.held):
-                self.members[name] = attrs.evolve(member, held=True)
-        for id, entry in before.entries.items():
-            if not (lost or entry.held) or id in self.entries or entry.broker == own:
-                continue
-            if before.valid(id) is not None:
-                self._index(id, attrs.evolve(entry, held=True, head=None), touched)
+        for name, known in before.members.items():
+            if name not in self.members and name != own and (lost or known.held):
+                self.members[name] = attrs.evolve(known, held=True)
+        for key, entry in before.entries.items():
+            if key not in self.entries and self._must_hold(entry, before, own, lost):
+                self._set_entry(key, attrs.evolve(entry, held=True), 0, touched)
+        for key, standbys in before.standbys.items():
+            for name, entry in standbys.items():
+                if name not in self.standbys.get(key, ()) and self._must_hold(entry, before, own, lost):
+                    self._set_standby(key, name, attrs.evolve(entry, held=True), 0, touched)
 
-    def drop_held(self) -> Touched:
-        """Remove what was held. Returns it."""
+    def _must_hold(self, entry: Entry, before: Table, own: str, lost: bool) -> bool:
+        if entry.broker == own or not before.is_valid(entry) or not (lost or entry.held):
+            return False
+        member = self.members.get(entry.broker)
+        return member is None or member.held or not (member.restored or member.lease == entry.lease)
+
+    def drop_held(self, name: str | None = None, revision: int = 0) -> Touched:
+        """Remove what was held, of one member or of all. Returns it."""
         touched = Touched()
-        for id in [id for id, entry in self.entries.items() if entry.held]:
-            self.remove(id, touched)
-        for name in [name for name, member in self.members.items() if member.held]:
-            self._set_member(name, None, touched)
+        for key in tuple(self.entries) + tuple(self.standbys) if name is None else self.of(name):
+            entry = self.entries.get(key)
+            if entry is not None and entry.held and name in (None, entry.broker):
+                self._set_entry(key, None, revision, touched)
+            for each, standby in tuple(self.standbys.get(key, {}).items()):
+                if standby.held and name in (None, each):
+                    self._set_standby(key, each, None, revision, touched)
+        for each in [each for each, member in self.members.items() if member.held and name in (None, each)]:
+            self._set_member(each, None, revision, touched)
         return touched
 
     # internal
@@ -299,8 +286,19 @@ class Table:
             raise Foreign(f"it has {len(kv.value)} bytes, more than {MAX_VALUE}")
         if kv.lease == 0 and kind in LEASED:
             raise Foreign("it has no lease")
-        if kind == b"p":
-            self._put_provider(tail, kv, touched)
+        if kind == b"s":
+            key = layout.registration_of(tail)
+            if key not in self.entries and len(self.entries) >= MAX_ENTRIES:
+                raise Foreign(f"there are more than {MAX_ENTRIES} registrations")
+            self._set_entry(key, self._entry(key, kv), kv.mod_revision, touched)
+        elif kind == b"t":
+            key, name = layout.standby_of(tail)
+            if key not in self.standbys and len(self.standbys) >= MAX_ENTRIES:
+                raise Foreign(f"there are more than {MAX_ENTRIES} standbys")
+            entry = self._entry(key, kv)
+            if entry.broker != name:
+                raise Foreign("the value is that of another member")
+            self._set_standby(key, name, entry, kv.mod_revision, touched)
         elif kind == b"l":
             self._put_loads(layout.loads_of(tail), kv, touched)
         elif kind == b"beat":
@@ -312,7 +310,7 @@ class Table:
             name = layout.name_of(tail)
             if name not in self.members and len(self.members) >= MAX_MEMBERS:
                 raise Foreign(f"there are more than {MAX_MEMBERS} members")
-            self._set_member(name, MemberEntry(layout.member(name, kv.value), kv.lease), touched)
+            self._set_member(name, MemberEntry(*_member(name, kv)), kv.mod_revision, touched)
         elif kind == b"q":
             queue = layout.claim_of(tail)
             if queue not in self.claims and len(self.claims) >= MAX_CLAIMS:
@@ -327,26 +325,16 @@ class Table:
         else:
             raise Foreign("the layout has no such key")
 
-    def _put_provider(self, tail: bytes, kv: KeyValue, touched: Touched) -> None:
-        id, part = layout.provider_of(tail)
-        if part is not None:
-            self._put_part(id, part, kv, touched)
-            return
-        if id not in self.entries and len(self.entries) >= MAX_PROVIDERS:
-            raise Foreign(f"there are more than {MAX_PROVIDERS} providers")
-        value = layout.head_or_provider(kv.value)
-        head = None
-        whole: ProviderValue | None
-        if isinstance(value, HeadValue):
-            head, whole = value, self._assemble(id, value)
-        else:
-            whole = value
-        before = self.entries.pop(id, None)
-        if before is not None:
-            self._unindex(id, before, touched)
-        entry = Entry(whole, value.broker, kv.lease, kv.create_revision, kv.mod_revision, head)
-        self._index(id, entry, touched)
-        self.highest = max(self.highest, id)
+    def _entry(self, key: Key, kv: KeyValue) -> Entry:
+        entry = Entry(layout.registration(key, kv.value), kv.lease, kv.mod_revision)
+        self.highest = max(self.highest, entry.provider)
+        return entry
+
+    def _note_unusable(self, rest: bytes, revision: int) -> None:
+        if rest.startswith(b"s/") and len(self.unusable) < MAX_ENTRIES:
+            # Otherwise no registration has that key.
+            with suppress(Foreign):
+                self.unusable[layout.registration_of(rest[2:])] = revision
 
     def _put_loads(self, where: tuple[str, int], kv: KeyValue, touched: Touched) -> None:
         try:
@@ -355,68 +343,44 @@ class Table:
             # The providers of a deleted value go, too; those of this one stay, with loads that are unknown now.
             before = self._loads.get(where)
             if before is not None:
-                touched.loads.update(dict.fromkeys(before.loads))
+                touched.loads.update(dict.fromkeys((where[0], id) for id in before.loads))
             raise
         self._set_loads(where, LoadsEntry(loads, kv.lease, kv.mod_revision), touched)
 
-    def _put_part(self, id: int, part: tuple[int, int], kv: KeyValue, touched: Touched) -> None:
-        of = self._parts.setdefault(id, {})
-        if part not in of:
-            if self._part_count >= MAX_PARTS:
-                raise Foreign(f"there are more than {MAX_PARTS} parts of providers")
-            self._part_count += 1
-        of[part] = kv.value
-        entry = self.entries.get(id)
-        if entry is not None and entry.head is not None and entry.value is None:
-            whole = self._assemble(id, entry.head)
-            if whole is not None:
-                self._unindex(id, entry, touched)
-                self._index(id, attrs.evolve(entry, value=whole), touched)
+    def _set_entry(self, key: Key, entry: Entry | None, revision: int, touched: Touched) -> None:
+        touched.registrations[key] = revision
+        self.unusable.pop(key, None)
+        before = self.entries.pop(key, None)
+        if entry is not None:
+            self.entries[key] = entry
+            self._of.setdefault(entry.broker, {})[key] = None
+        if before is not None and (entry is None or entry.broker != before.broker):
+            self._unindex(key, before.broker)
 
-    def _assemble(self, id: int, head: HeadValue) -> ProviderValue | None:
-        of = self._parts.get(id, {})
-        found = [of.get((head.generation, number)) for number in range(head.parts)]
-        texts = [text for text in found if text is not None]
-        if len(texts) < head.parts:
-            return None
-        value = layout.assembled(b"".join(texts))
-        if value.broker != head.broker:
-            raise Foreign("the parts are of another member")
-        # The texts are needed no more, the keys of the parts may stay.
-        for number in range(head.parts):
-            self._remove_part(id, (head.generation, number))
-        return value
-
-    def _remove_part(self, id: int, part: tuple[int, int]) -> None:
-        of = self._parts.get(id)
-        if of is not None and of.pop(part, None) is not None:
-            self._part_count -= 1
+    def _set_standby(self, key: Key, name: str, entry: Entry | None, revision: int, touched: Touched) -> None:
+        # What is at the key itself is the same as before.
+        touched.registrations.setdefault(key, 0)
+        if entry is not None:
+            self.standbys.setdefault(key, {})[name] = entry
+            self._of.setdefault(name, {})[key] = None
+            return
+        of = self.standbys.get(key)
+        if of is not None and of.pop(name, None) is not None:
             if not of:
-                del self._parts[id]
+                del self.standbys[key]
+            self._unindex(key, name)
 
-    def _index(self, id: int, entry: Entry, touched: Touched) -> None:
-        self.entries[id] = entry
-        self._of.setdefault(entry.broker, {})[id] = None
-        touched.providers[id] = None
-        if entry.value is None:
-            return
-        for place in places(entry.value):
-            self._places.setdefault(place, {})[id] = None
-        for old in entry.value.replaces:
-            self._successors.setdefault(old, {})[id] = None
-            touched.providers[old] = None
+    def _unindex(self, key: Key, name: str) -> None:
+        """Forget that a member has a key, unless it has it otherwise."""
+        entry = self.entries.get(key)
+        if (entry is None or entry.broker != name) and name not in self.standbys.get(key, ()):
+            of = self._of.get(name)
+            if of is not None:
+                of.pop(key, None)
+                if not of:
+                    del self._of[name]
 
-    def _unindex(self, id: int, entry: Entry, touched: Touched) -> None:
-        _drop(self._of, entry.broker, id)
-        if entry.value is None:
-            return
-        for place in places(entry.value):
-            _drop(self._places, place, id)
-        for old in entry.value.replaces:
-            _drop(self._successors, old, id)
-            touched.providers[old] = None
-
-    def _set_member(self, name: str, entry: MemberEntry | None, touched: Touched) -> None:
+    def _set_member(self, name: str, entry: MemberEntry | None, revision: int, touched: Touched) -> None:
         before = self.members.pop(name, None)
         if entry is not None:
             self.members[name] = entry
@@ -424,14 +388,14 @@ class Table:
             self.beats.pop(name, None)
         touched.members[name] = None
         if (before and before.lease) != (entry and entry.lease):
-            for id in self._of.get(name, ()):
-                touched.providers[id] = None
-                value = self.entries[id].value
-                if value is not None:
-                    touched.providers.update(dict.fromkeys(value.replaces))
+            for key in self._of.get(name, ()):
+                touched.registrations[key] = max(revision, touched.registrations.get(key, 0))
             for queue, (owner, _) in self.claims.items():
                 if owner == name:
                     touched.claims[queue] = None
+        if (entry is None and before is not None and not before.held) or (entry is not None and entry.restored):
+            # It has ended, or has written all that it has.
+            touched.registrations.update(self.drop_held(name, revision).registrations)
 
     def _set_loads(self, where: tuple[str, int], entry: LoadsEntry | None, touched: Touched) -> None:
         before = self._loads.pop(where, None)
@@ -440,38 +404,15 @@ class Table:
                 if self._load_of.get((where[0], id)) == where[1]:
                     del self._load_of[where[0], id]
         if entry is not None:
-            if len(self._loads) >= MAX_PROVIDERS:
-                raise Foreign(f"there are more than {MAX_PROVIDERS} values of loads")
+            if len(self._loads) >= MAX_ENTRIES:
+                raise Foreign(f"there are more than {MAX_ENTRIES} values of loads")
             self._loads[where] = entry
             for id, load in entry.loads.items():
                 self._load_of[where[0], id] = where[1]
                 if before is None or before.loads.get(id) != load:
-                    touched.loads[id] = None
+                    touched.loads[where[0], id] = None
 
 
-def places(value: ProviderValue) -> Iterator[Place]:
-    """Yield the places of the services of a provider."""
-    for service in value.services:
-        yield value.wire, service.name, service.protocol, service.hostport
-
-
-def _follows(own: Entry | None, other: Entry) -> bool:
-    """Return whether a valid provider that names another one, whose valid entry is ``own``, is its successor."""
-    if own is None:
-        return True
-    if own.is_standby != other.is_standby:
-        return own.is_standby
-    return _is_later(own, other)
-
-
-def _is_later(own: Entry, other: Entry) -> bool:
-    """Return whether the other of two providers replaced the own one after its key was created."""
-    return own.broker == other.broker or own.created <= other.created
-
-
-def _drop(table: dict[K, dict[int, None]], key: K, id: int) -> None:
-    of = table.get(key)
-    if of is not None:
-        of.pop(id, None)
-        if not of:
-            del table[key]
+def _member(name: str, kv: KeyValue) -> tuple[Member, int, bool]:
+    member, restored = layout.member(name, kv.value)
+    return member, kv.lease, restored

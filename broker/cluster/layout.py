@@ -1,11 +1,12 @@
-"""Layout of the keys in etcd, version 1: names of keys, and values in JSON.
+"""Layout of the keys in etcd, version 2: names of keys, and values in JSON.
 
 Rules:
 - Values are whole and say the newest state, so that a repeated write does no harm.
 - Readers ignore unknown members of a value: a newer program may add some without a new version of the layout. Each
   value is written whole, so ``ids``, which all brokers write, loses them at the next block that an older one takes.
 - Each value is decoded by itself. `Foreign` says that a value is not one of this layout; it is then left out.
-- An isolated surrogate in a text of a provider, which UTF-8 cannot represent, is an escape of JSON, and read as a
+- Each registration has a key of its own, whose value is whole, and which its value repeats.
+- An isolated surrogate in a text of a registration, which UTF-8 cannot represent, is an escape of JSON, and read as a
   question mark. Other values have none.
 
 The file is longer than others: it has all values of one version of the layout, each with its limits.
@@ -16,13 +17,13 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Meta as Limits
 
-from broker.core.cluster.cluster_interfaces import Member
+from broker.core.cluster.cluster_interfaces import Key, Member, Registration, key_of
 from broker.core.model import (
     DESCRIPTIONS,
     MAX_COUNT,
@@ -34,43 +35,35 @@ from broker.core.model import (
     Auth,
     FailingService,
     LoadDetails,
+    Owner,
     Policy,
     Provider,
     Service,
 )
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of the layout. It rises with changes that an older program would misunderstand."""
 
 MAX_LISTENERS = 64
 """Limit of the listeners of a member: a broker has about ten."""
 
-MAX_REPLACED = 16
-"""Limit of the predecessors that a provider names, the newest ones. More moves than that within the lifetime of a
-half-open connection do not happen."""
-
-MAX_SERVICES_OF_PROVIDER = 200_000
-"""Limit of the services of one provider of another member: that of the whole registry."""
-
 LOADS_PER_KEY = 256
 """Limit of the providers in one value of loads: 1,000 loaded providers are four keys, each of some 10 KB."""
 
-PROVIDER_DIGITS = 16
-"""Digits of a provider id in its key, so that keys are in the order of the ids."""
+ID_DIGITS = 16
+"""Digits of the greatest provider id, and of a number of loads."""
 
 _POLICIES = frozenset(each.value for each in Policy)
 
 _MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of members, as the configuration permits them."""
 
-_PROVIDER = re.compile(rb"(\d{%d})(?:/(\d{1,12})\.(\d{1,6}))?" % PROVIDER_DIGITS)
-
 Name = Annotated[str, Limits(min_length=1, max_length=MAX_NAME)]
 Text = Annotated[str, Limits(max_length=MAX_TEXT)]
 MemberName = Annotated[str, Limits(pattern=rf"^{_MEMBER.pattern}\Z")]
 Count = Annotated[int, Limits(ge=0, le=MAX_COUNT)]
 Number = Annotated[float, Limits(ge=0)]
-Id = Annotated[int, Limits(ge=1, lt=10**PROVIDER_DIGITS)]
+Id = Annotated[int, Limits(ge=1, lt=10**ID_DIGITS)]
 
 T = TypeVar("T")
 
@@ -95,7 +88,8 @@ class MetaValue(msgspec.Struct):
 
 
 class MemberValue(msgspec.Struct, omit_defaults=True):
-    """Value of ``b/<name>``; see `broker.core.cluster.cluster_interfaces.Member`."""
+    """Value of ``b/<name>``; see `broker.core.cluster.cluster_interfaces.Member`. ``restored`` is True once the member
+    has written all its registrations under its present lease."""
 
     instance: Name
     link: Text = ""
@@ -103,6 +97,7 @@ class MemberValue(msgspec.Struct, omit_defaults=True):
     listeners: Annotated[dict[Name, Text], Limits(max_length=MAX_LISTENERS)] = {}
     version: Text = ""
     draining: bool = False
+    restored: bool = False
 
 
 class IdsValue(msgspec.Struct):
@@ -120,9 +115,9 @@ class AuthValue(msgspec.Struct, omit_defaults=True):
 
 
 class ServiceValue(msgspec.Struct, omit_defaults=True):
-    """Service of a provider. ``failing`` is the reason for which its health check fails at the holder, None if it does
-    not; ``policy`` is that of the check, a `broker.core.model.Policy`; with ``doubtful`` it does not fail yet. Both
-    count only with a reason."""
+    """Service of a registration. ``failing`` is the reason for which its health check fails at the holder, None if it
+    does not; ``policy`` is that of the check, a `broker.core.model.Policy`; with ``doubtful`` it does not fail yet.
+    Both count only with a reason."""
 
     name: Name
     hostport: Annotated[str, Limits(min_length=1, max_length=MAX_TEXT)]
@@ -138,30 +133,20 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
     zone: Text | None = None
 
 
-class ProviderValue(msgspec.Struct, omit_defaults=True):
-    """Value of ``p/<id>``: a provider with all its services. ``broker`` holds it; ``replaces`` are the ids of its
-    predecessors at other members; ``standby`` marks one that has a successor, and counts when that is gone;
-    ``owner``, ``entry`` and ``proof`` are those of `broker.core.model.Owner`."""
+class RegistrationValue(msgspec.Struct, omit_defaults=True):
+    """Value of ``s/...`` and ``t/...``: a registration. ``broker`` holds it; ``provider``, ``label`` and ``address``
+    are those of its provider, ``order`` is that of `broker.core.cluster.cluster_interfaces.Registration`; ``owner``,
+    ``entry`` and ``proof`` are those of `broker.core.model.Owner`."""
 
-    broker: Name
-    label: Text
-    wire: Name
+    broker: MemberName
+    provider: Id
+    service: ServiceValue
+    label: Text = ""
     address: Text = ""
-    services: Annotated[list[ServiceValue], Limits(max_length=MAX_SERVICES_OF_PROVIDER)] = []
-    replaces: Annotated[list[Id], Limits(max_length=MAX_REPLACED)] = []
+    order: Count = 0
     owner: Text = ""
-    standby: bool = False
     entry: Text = ""
     proof: Text = ""
-
-
-class HeadValue(msgspec.Struct):
-    """Value of ``p/<id>`` if its `ProviderValue` is large: it is the concatenation of the keys
-    ``p/<id>/<generation>.<n>``, n from 0 up to ``parts``."""
-
-    broker: Name
-    generation: Count
-    parts: Annotated[int, Limits(ge=1, le=999_999)]
 
 
 class LoadsValue(msgspec.Struct):
@@ -203,13 +188,13 @@ class Keys:
         """Return the key of a member."""
         return self.prefix + b"b/" + name.encode()
 
-    def provider(self, id: int) -> bytes:
-        """Return the key of a provider."""
-        return self.prefix + b"p/%0*d" % (PROVIDER_DIGITS, id)
+    def registration(self, key: Key) -> bytes:
+        """Return the key of a registration."""
+        return self.prefix + b"s/" + _escaped(key)
 
-    def part(self, id: int, generation: int, number: int) -> bytes:
-        """Return the key of a part of a large provider."""
-        return self.provider(id) + b"/%06d.%d" % (generation, number)
+    def standby(self, key: Key, name: str) -> bytes:
+        """Return the key of the superseded registration of a member."""
+        return self.prefix + b"t/" + _escaped(key) + b"/" + name.encode()
 
     def loads(self, name: str, number: int) -> bytes:
         """Return the key of some loads of a member."""
@@ -224,13 +209,25 @@ class Keys:
         return self.prefix + b"q/" + _url(space) + b"/" + _url(name)
 
 
-def provider_of(rest: bytes) -> tuple[int, tuple[int, int] | None]:
-    """Return the id in a key, without the prefix and ``p/``, and the generation and number of a part, None for the
-    provider itself. Raises `Foreign`."""
-    found = _PROVIDER.fullmatch(rest)
-    if found is None or int(found[1]) == 0:
-        raise Foreign("the key is not that of a provider")
-    return int(found[1]), (int(found[2]), int(found[3])) if found[2] is not None else None
+def registration_of(rest: bytes) -> Key:
+    """Return the registration of a key, given without the prefix and ``s/``. Raises `Foreign`."""
+    segments = rest.split(b"/")
+    if len(segments) != 4 or not segments[0] or not segments[1]:
+        raise Foreign("the key is not that of a registration")
+    try:
+        wire, name, protocol, place = (unquote(each.decode("ascii"), errors="strict") for each in segments)
+    except ValueError:
+        raise Foreign("the key is not that of a registration") from None
+    key = wire, name, protocol, place
+    if _escaped(key) != rest:
+        raise Foreign("the key is not that of a registration")
+    return key
+
+
+def standby_of(rest: bytes) -> tuple[Key, str]:
+    """Return the registration of a key and its member, given without the prefix and ``t/``. Raises `Foreign`."""
+    head, _, name = rest.rpartition(b"/")
+    return registration_of(head), name_of(name)
 
 
 def name_of(rest: bytes) -> str:
@@ -244,7 +241,7 @@ def name_of(rest: bytes) -> str:
 def loads_of(rest: bytes) -> tuple[str, int]:
     """Return the member and the number in a key of loads. Raises `Foreign`."""
     name, _, number = rest.rpartition(b"/")
-    if not number.isdigit() or len(number) > PROVIDER_DIGITS:
+    if not number.isdigit() or len(number) > ID_DIGITS:
         raise Foreign("the key is not that of loads")
     return name_of(name), int(number)
 
@@ -287,105 +284,86 @@ def epoch_of(value: bytes) -> str:
     return meta.epoch
 
 
-def member_value(member: Member) -> bytes:
-    """Return the value of a member."""
+def member_value(member: Member, restored: bool = False) -> bytes:
+    """Return the value of a member. ``restored`` is that of `MemberValue`."""
+    listeners = dict(member.listeners)
+    values = member.instance, member.link, member.key, listeners, member.version, member.draining, restored
+    return encode(MemberValue(*values))
+
+
+def member(name: str, value: bytes) -> tuple[Member, bool]:
+    """Return the member in a value, and whether it has restored its registrations. Raises `Foreign`."""
+    found = decode(value, MemberValue)
+    known = Member(name, found.instance, found.link, found.key, found.listeners, found.version, found.draining)
+    return known, found.restored
+
+
+def registration_value(registration: Registration, broker: str) -> bytes:
+    """Return the value of an own registration of the member ``broker``."""
+    provider, service, failing = registration.provider, registration.service, registration.failing
+    report: dict[str, Any] = {}
+    if failing is not None:
+        report = {
+            "failing": failing.reason[:MAX_TEXT],
+            "policy": failing.policy.value,
+            "doubtful": failing.doubtful,
+        }
+    value = ServiceValue(
+        service.name,
+        service.hostport,
+        service.protocol,
+        auth=None if service.auth is None else AuthValue(service.auth.mode, service.auth.code, service.auth.id),
+        info=service.info,
+        lasting=service.lasting,
+        interval=service.interval,
+        **service.descriptions,
+        **report,
+    )
+    owner = provider.owner
+    label, address = provider.label, provider.address
     return encode(
-        MemberValue(member.instance, member.link, member.key, dict(member.listeners), member.version, member.draining)
+        RegistrationValue(
+            broker, provider.id, value, label, address, registration.order, owner.name, owner.entry, owner.proof
+        )
     )
 
 
-def member(name: str, value: bytes) -> Member:
-    """Return the member in a value. Raises `Foreign`."""
-    found = decode(value, MemberValue)
-    return Member(name, found.instance, found.link, found.key, found.listeners, found.version, found.draining)
-
-
-def provider_value(
-    provider: Provider,
-    broker: str,
-    replaces: list[int],
-    failing: Sequence[FailingService] = (),
-    standby: bool = False,
-) -> bytes:
-    """Return the value of an own provider of the member ``broker``, with its ``failing`` services."""
-    reports: dict[int, dict[str, Any]] = {
-        each.place: {"failing": each.reason[:MAX_TEXT], "policy": each.policy.value, "doubtful": each.doubtful}
-        for each in failing
-    }
-    services = [
-        ServiceValue(
-            service.name,
-            service.hostport,
-            service.protocol,
-            auth=None if service.auth is None else AuthValue(service.auth.mode, service.auth.code, service.auth.id),
-            info=service.info,
-            lasting=service.lasting,
-            interval=service.interval,
-            **service.descriptions,
-            **reports.get(place, {}),
-        )
-        for place, service in enumerate(provider.services)
-    ]
-    labels, owner = (provider.label, provider.wire, provider.address), provider.owner
-    return encode(ProviderValue(broker, *labels, services, replaces, owner.name, standby, owner.entry, owner.proof))
-
-
-def head_or_provider(value: bytes) -> HeadValue | ProviderValue:
-    """Return the value of a key ``p/<id>``. Raises `Foreign`."""
-    if value.startswith(_HEAD):
-        return decode(value, HeadValue)
-    return assembled(value)
-
-
-def parts(value: bytes, size: int) -> list[bytes]:
-    """Return a value in parts of at most ``size`` bytes."""
-    return [value[start : start + size] for start in range(0, len(value), size)]
-
-
-def head_value(broker: str, generation: int, count: int) -> bytes:
-    """Return the value of the key of a provider with that many parts."""
-    return _HEAD + encode(HeadValue(broker, generation, count))[1:]
-
-
-def assembled(text: bytes) -> ProviderValue:
-    """Return the provider in a value, or in the concatenated parts of one. Raises `Foreign`."""
+def registration(key: Key, text: bytes) -> Registration:
+    """Return the registration in the value of a key. Raises `Foreign`."""
     try:
-        value = decode(text, ProviderValue)
+        value = decode(text, RegistrationValue)
     except Foreign:
         if b"\\u" not in text:
             raise
-        value = decode(_without_surrogates(text), ProviderValue)
-    return _checked(value)
-
-
-def services(id: int, value: ProviderValue) -> tuple[Service, ...]:
-    """Return the services in the value of a provider."""
-    return tuple(
-        Service(
-            name=each.name,
-            hostport=each.hostport,
-            provider=id,
-            protocol=each.protocol,
-            auth=None if each.auth is None else Auth(each.auth.mode, each.auth.code, each.auth.id),
-            info=each.info,
-            lasting=each.lasting,
-            interval=each.interval,
-            **{name: getattr(each, name) for name in DESCRIPTIONS},
-        )
-        for each in value.services
+        value = decode(_without_surrogates(text), RegistrationValue)
+    each = value.service
+    if each.name.startswith(OWN_PREFIX):
+        raise Foreign(f"the name {each.name!r} is one of the broker's own")
+    if each.info is not None and not _is_object(each.info):
+        raise Foreign(f"the info of {each.name!r} is no object of JSON")
+    service = Service(
+        name=each.name,
+        hostport=each.hostport,
+        provider=value.provider,
+        protocol=each.protocol,
+        auth=None if each.auth is None else Auth(each.auth.mode, each.auth.code, each.auth.id),
+        info=each.info,
+        lasting=each.lasting,
+        interval=each.interval,
+        **{name: getattr(each, name) for name in DESCRIPTIONS},
     )
-
-
-def failing(value: ProviderValue) -> tuple[FailingService, ...]:
-    """Return the failing services in the value of a provider. A policy that this program does not know counts as the
-    default one, LAST."""
-    return tuple(
-        FailingService(
-            place, each.failing, Policy(each.policy) if each.policy in _POLICIES else Policy.LAST, each.doubtful
-        )
-        for place, each in enumerate(value.services)
-        if each.failing is not None
+    owner = Owner(value.owner, value.entry, value.proof)
+    if key_of(key[0], service, owner) != key:
+        raise Foreign("the value is that of another key")
+    failing = None
+    if each.failing is not None:
+        # A policy that this program does not know counts as the default one.
+        policy = Policy(each.policy) if each.policy in _POLICIES else Policy.LAST
+        failing = FailingService(each.failing, policy, each.doubtful)
+    provider = Provider(
+        value.provider, value.label, key[0], value.address, 0.0, 0.0, (), broker=value.broker, owner=owner
     )
+    return Registration(key, provider, service, value.order, failing)
 
 
 Loads = dict[int, tuple[float, LoadDetails | None]]
@@ -414,8 +392,8 @@ def loads(value: bytes) -> Loads:
     return found
 
 
-_HEAD = b'{"split":true,'
-"""Beginning of the value of a provider in parts, which tells it from the others without a second decoding."""
+def _escaped(key: Key) -> bytes:
+    return "/".join(quote(each, safe=":") for each in key).encode()
 
 
 def _without_surrogates(text: bytes) -> bytes:
@@ -424,15 +402,6 @@ def _without_surrogates(text: bytes) -> bytes:
         return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise Foreign(str(error)) from None
-
-
-def _checked(value: ProviderValue) -> ProviderValue:
-    for service in value.services:
-        if service.name.startswith(OWN_PREFIX):
-            raise Foreign(f"the name {service.name!r} is one of the broker's own")
-        if service.info is not None and not _is_object(service.info):
-            raise Foreign(f"the info of {service.name!r} is no object of JSON")
-    return value
 
 
 def _is_object(info: str) -> bool:

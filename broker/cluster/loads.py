@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -126,9 +126,9 @@ class OwnLoads:
     def _mark(self, number: int) -> None:
         self._publisher.mark(("loads", number), lambda: self._build(number))
 
-    def _build(self, number: int) -> Sequence[Unit]:
+    def _build(self, number: int) -> Unit:
         key = self._keys.loads(self._name, number)
         loads = self._values.get(number)
         if loads is None:
-            return [Unit((Delete(key),))]
-        return [Unit((Put(key, layout.loads_value(loads), self._lease()),))]
+            return Unit(Delete(key))
+        return Unit(Put(key, layout.loads_value(loads), self._lease()))

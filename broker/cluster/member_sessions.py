@@ -23,7 +23,7 @@ The file is longer than others: the steps between the states call all parts of a
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -36,7 +36,6 @@ from twisted.python.failure import Failure
 from broker.backoff import Backoff
 from broker.cluster import layout
 from broker.cluster.claims import Claims
-from broker.cluster.departed import Departed
 from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, NoSpace, Put
 from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
@@ -45,12 +44,11 @@ from broker.cluster.loads import OwnLoads
 from broker.cluster.members import Members, Upkeep
 from broker.cluster.membership import Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
-from broker.cluster.own import OwnProviders
 from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.registrations import Registrations
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.watch_feed import SILENCE, Feed, Reopening, WatchHeartbeat
 from broker.core.limits import LogLimit
-from broker.core.model import BROKER
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.
 
@@ -66,6 +64,9 @@ class Session(Protocol):
 
     def going(self) -> bool:
         """Return whether the membership has not ended."""
+
+    def in_touch(self) -> bool:
+        """Return False while leases may have ended without a notice, the own one among them."""
 
     def interrupt(self, reason: str) -> None:
         """End the present session."""
@@ -127,35 +128,24 @@ class Parts:
             lambda error: session.interrupt(str(error)),
             lambda: session.interrupt(LEASE_ENDED),
             lambda: self.reopening.begin(),
+            lambda: self.own.lost_touch(),
         )
-        self.departed = Departed(clock, name, settings.ttl, lambda id: self.own.ended(id))
-        self.mirror = Mirror(
-            shared,
-            registry,
-            clock,
-            name,
-            lambda id: self.own.successor(id),
-            self.departed.get,
-            lambda id: self.own.is_ended(id),
-        )
-        mirrored = self.mirror.shown.__contains__
-        self.own = OwnProviders(
+        self.mirror = Mirror(shared, registry, clock, name, lambda: self.own)
+        self.own = Registrations(
             shared,
             registry,
             self.publisher,
             keys,
             name,
-            self.lease,
-            self.mirror.live,
-            mirrored,
-            self.departed,
-            lambda: self.members.here.draining,
-            self.mirror.show,
             clock,
+            settings.ttl,
             settings.load_interval,
+            self.lease,
+            lambda: self.members.here.draining,
+            self.mirror.apply_soon,
         )
         self.loads = OwnLoads(
-            shared, registry, clock, self.publisher, keys, name, settings.load_interval, self.lease, mirrored
+            shared, registry, clock, self.publisher, keys, name, settings.load_interval, self.lease, self._is_mirrored
         )
         self.beats = WatchHeartbeat(
             clock, self.publisher, keys, name, settings.beat, self.lease, self.own_sizes, session.silent
@@ -174,6 +164,7 @@ class Parts:
             session.changed,
             session.replaced,
             session.watch_ended,
+            session.in_touch,
         )
         self.feed.revision = kept.saved.revision
         self.reopening = Reopening(
@@ -187,12 +178,8 @@ class Parts:
 
     def own_sizes(self) -> tuple[int, int]:
         """Return the numbers of own providers and of their services."""
-        sizes = self._registry.sizes()
-        own = len(self._registry.services_of(BROKER))
-        return (
-            max(0, sizes["providers"] - len(self.mirror.shown)),
-            max(0, sizes["services"] - self.mirror.services - own),
-        )
+        sizes: tuple[int, int] = self._registry.own_sizes()
+        return sizes
 
     def remember(self) -> None:
         """Keep name and lease, and the data of etcd that were read last."""
@@ -206,6 +193,11 @@ class Parts:
     def publish_member(self) -> None:
         """Write the key of this member again."""
         self.publisher.mark("member", self._build_member)
+
+    def publish_restored(self) -> None:
+        """Write in the key of this member that all its registrations are written, after what is marked now."""
+        if not self.membership.restored:
+            self.publisher.mark("member", self._build_restored, last=True)
 
     def stop(self) -> None:
         """End all parts, without I/O."""
@@ -225,15 +217,24 @@ class Parts:
         """The lease while this broker is a member; 0 otherwise."""
         return self.membership.lease if self._session.is_member() else 0
 
-    def _build_meta(self) -> Sequence[Unit]:
-        if self.shared.table.meta is not None:
-            return ()
-        key = self._keys.meta
-        return [Unit((Put(key, layout.meta_value(self.epoch), 0),), (Compare("CREATE", key, 0),))]
+    def _is_mirrored(self, id: int) -> bool:
+        return self._registry.holder(id) not in (None, "")
 
-    def _build_member(self) -> Sequence[Unit]:
-        value = layout.member_value(self.members.here)
-        return [Unit((Put(self._keys.member(self.name), value, self.lease()),))]
+    def _build_meta(self) -> Unit | None:
+        if self.shared.table.meta is not None:
+            return None
+        key = self._keys.meta
+        return Unit(Put(key, layout.meta_value(self.epoch), 0), Compare("CREATE", key, 0))
+
+    def _build_member(self, restored: bool = False) -> Unit:
+        value = layout.member_value(self.members.here, restored or self.membership.restored)
+        return Unit(Put(self._keys.member(self.name), value, self.lease()))
+
+    def _build_restored(self) -> Unit:
+        def done(revision: int, held: bool) -> None:
+            self.membership.restored = True
+
+        return attrs.evolve(self._build_member(True), done=done)
 
     def _own_health(self) -> tuple[float | None, int, int]:
         return (self.beats.lag, *self.own_sizes())
@@ -290,6 +291,8 @@ class Sessions:
         self._failed = failed
         self._keys_lost = False
         """True from the loss of the lease until all keys are read again."""
+        self._leaseless = False
+        """True from the loss of the lease until the next one, once all keys have been read for want of space."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
         self._logged: LogLimit[str] = LogLimit(environment.clock)
@@ -373,6 +376,9 @@ class Sessions:
     def going(self) -> bool:
         return self.state not in (State.FENCED, State.STOPPED)
 
+    def in_touch(self) -> bool:
+        return self._leaseless or self.parts.membership.is_held()
+
     async def _session(self) -> str:
         """Be a member until something interrupts that. Returns the reason."""
         self._interrupted = ""
@@ -387,8 +393,10 @@ class Sessions:
         except NoSpace as error:
             parts.publisher.no_space(str(error))
             if not database.replaced:
-                await parts.feed.start(database)
+                await parts.feed.start(database, not self._leaseless, True)
+                self._leaseless = True
             raise
+        self._leaseless = False
         parts.members.entered(parts.membership.instance)
         if not self.going():
             return "stopped"
@@ -407,7 +415,7 @@ class Sessions:
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
         whole = lost or not parts.membership.written
-        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole)
+        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole, lost)
         await self._caught_up()
         if not self.going():
             return "stopped"
@@ -417,8 +425,9 @@ class Sessions:
         if first and same:
             self._remember_providers()
         parts.publisher.resume(parts.membership.lease, parts.membership.revision)
-        parts.mirror.apply(parts.own.reconcile(lost, replaced))
+        parts.own.reconcile(lost or replaced)
         parts.loads.reconcile()
+        parts.publish_restored()
         parts.beats.start()
         if not parts.ids.complete:
             parts.prefetch.refill()
@@ -493,9 +502,9 @@ class Sessions:
         parts.members.touched(touched.members)
         parts.claims.touched(touched.claims)
         # Most messages have beats only.
-        if touched.providers or touched.loads:
-            outlived = parts.own.touched(tuple(touched.providers))
-            parts.mirror.apply((*outlived, *touched.providers), touched.loads)
+        if touched.registrations or touched.loads:
+            parts.own.touched(touched.registrations)
+            parts.mirror.apply(touched.registrations, touched.loads)
         if self._name in touched.beats:
             parts.beats.arrived(touched.beats[self._name])
 
@@ -503,8 +512,7 @@ class Sessions:
         """Apply the difference to a new table."""
         self.parts.members.reconcile()
         self.parts.claims.reconcile(before)
-        self.parts.own.reread(tuple(touched.providers))
-        self.parts.mirror.apply(touched.providers, touched.loads)
+        self.parts.mirror.apply(touched.registrations, touched.loads)
 
     # memory
 

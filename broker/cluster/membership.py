@@ -116,8 +116,12 @@ class Membership:
         """The lease, 0 without one."""
         self.revision = 0
         """Revision of the last write of the member's key."""
+        self._renewed = clock.seconds()
+        """Time at which the last renewal that succeeded was sent."""
         self.written = False
         """True if the present session has written the key, False if etcd had no space for that."""
+        self.restored = False
+        """True once all own registrations are written under the lease; see `layout.MemberValue`."""
         self.waiting = ""
         """Sentence while another member has, or had, the name; empty otherwise."""
         self._lost = lost
@@ -126,6 +130,10 @@ class Membership:
         self._renewing = False
         self._joined = False
         """True once this run has held the name: from then on another holder fences it at once."""
+
+    def is_held(self) -> bool:
+        """Return whether the lease is held for certain: a renewal has succeeded within the TTL."""
+        return self.lease != 0 and self._clock.seconds() < self._renewed + self._ttl
 
     # the database
 
@@ -172,13 +180,15 @@ class Membership:
             return True
         self._forget()
         while True:
+            now = self._clock.seconds()
             granted = await self._etcd.grant(self._ttl)
             before = self.instance
             self.instance = f"{self._rng.getrandbits(64):016x}"
-            member = layout.member_value(self._describe(self.instance))
+            self.restored = False
+            member = layout.member_value(self._describe(self.instance), self.restored)
             holder = await self._create(granted.lease, member)
             if holder is None:
-                self.lease = granted.lease
+                self.lease, self._renewed = granted.lease, now
                 self._joined = True
                 self.waiting = ""
                 self._keep()
@@ -209,11 +219,13 @@ class Membership:
 
     async def _resumed(self) -> bool:
         """Return whether the present lease still has the name, after a renewal of it."""
+        now = self._clock.seconds()
         try:
             await self._etcd.keep_alive(self.lease)
         except LeaseGone:
             return False
-        member = layout.member_value(self._describe(self.instance))
+        self._renewed = now
+        member = layout.member_value(self._describe(self.instance), self.restored)
         put = Put(self._key, member, self.lease)
         try:
             result = await self._etcd.txn([Compare("LEASE", self._key, self.lease)], [put], [Get(self._key)])
@@ -267,7 +279,7 @@ class Membership:
                 f"the key {self._key.decode()} in etcd has no lease, so it was not written by a broker: delete it"
             )
         try:
-            other = layout.member(self._name, holder.value)
+            other, _ = layout.member(self._name, holder.value)
             instance, link = other.instance, other.link
         except Foreign:
             instance = link = ""
@@ -298,12 +310,12 @@ class Membership:
     def _renew(self) -> None:
         self._timer = None
         self._renewing = True
-        lease = self.lease
+        lease, now = self.lease, self._clock.seconds()
         renewal: Deferred[int] = self._etcd.keep_alive(lease)
 
         def renewed(ttl: int) -> None:
             if lease == self.lease and self._renewing:
-                self._renewing = False
+                self._renewing, self._renewed = False, now
                 self._keep()
                 self._failed(None)
 

@@ -1,33 +1,30 @@
-"""Mirror: applies the table of etcd's keys to the registry, in slices.
+"""Mirror: brings the registry to the table of etcd's keys, in slices.
 
 Rules:
-- The registry shows the valid providers of other members, and the departed ones of this member; its live ones are
-  registered there by its wires.
-- Providers that changed are applied in the order of their changes. A provider and those that it replaces are applied in
-  one step, so that no find has both or none of them.
-- An own session may end before the watch brings its move here. The replaced provider, which finds have again, then
-  stays until the own key is gone, for its holder to write it as a standby meanwhile.
+- Behind each own registration the registry has what another member has at its key: the valid entry, otherwise a
+  departed registration of this member, otherwise a standby. What is found of these is the registry's view.
+- A key is applied in one step, so that no find has both registrations of a move, or none of them.
 - A slice ends after `SLICE` seconds; the next one follows in another turn of the reactor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.cluster import layout
-from broker.cluster.key_table import Entry, Table
-from broker.core.model import LoadDetails, Owner, Provider
+from broker.cluster.key_table import Table
+from broker.core.cluster.cluster_interfaces import Key, Registration
+from broker.core.model import LoadDetails
 
 SLICE = 0.008
 """Seconds for which changes are applied in one turn of the reactor: peers do not notice less than 10 ms."""
 
 STEP = 16
-"""Services in one step, or one provider with more: about a millisecond, and so the error of `SLICE`."""
+"""Registrations in one step: about a millisecond, and so the error of `SLICE`."""
 
 LOAD_STEP = 256
 """Loads in one step: those of one key."""
@@ -40,60 +37,46 @@ class Shared:
     table: Table
 
 
-class Mirror:
-    """Mirror of the other members' providers in ``registry``.
+class Own(Protocol):
+    """The own registrations, as the mirror needs them."""
 
-    ``name`` is that of this member. ``successor`` returns the provider that supersedes an own one, ``departed`` the own
-    one of an id whose session has ended in a drain; None without. ``ended`` returns whether an own one has ended whose
-    key is still there: it hides no others.
-    """
+    def departed(self, key: Key) -> Registration | None:
+        """Return a departed registration, None if there is none at a key."""
+
+    def is_superseded(self, key: Key) -> bool:
+        """Return whether an own registration does not count."""
+
+
+class Mirror:
+    """Mirror of the registrations of other members than ``name`` in ``registry``, an `IMirror`. ``own`` returns the own
+    ones."""
 
     log = Logger()
 
-    def __init__(
-        self,
-        shared: Shared,
-        registry: Any,
-        clock: IReactorTime,
-        name: str,
-        successor: Callable[[int], int | None],
-        departed: Callable[[int], Provider | None],
-        ended: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, shared: Shared, registry: Any, clock: IReactorTime, name: str, own: Callable[[], Own]) -> None:
         self._shared = shared
         self._registry = registry
         self._clock = clock
         self._name = name
-        self._successor = successor
-        self._departed = departed
-        self._ended = ended
-        self.shown: dict[int, str] = {}
-        """Holders of the mirrored providers that the registry has, by id. At most as many as the table has, and as have
-        departed."""
-        self.services = 0
-        """Number of the services of these providers."""
-        self._counts: dict[int, int] = {}
-        self._dirty: dict[int, None] = {}
-        self._dirty_loads: dict[int, None] = {}
+        self._own = own
+        self._dirty: dict[Key, None] = {}
+        self._dirty_loads: dict[tuple[str, int], None] = {}
         self._turn: IDelayedCall | None = None
         self._done: list[Callable[[], None]] = []
         self.stopped = False
 
-    def live(self, id: int) -> bool:
-        """Return whether an own provider of that id is registered."""
-        return id not in self.shown and self._registry.wire_and_label(id) is not None
-
-    def apply(self, providers: Iterable[int], loads: Iterable[int] = ()) -> None:
-        """Apply the present state of these providers and loads, at once as far as a slice reaches."""
-        self._dirty.update(dict.fromkeys(providers))
+    def apply(self, keys: Iterable[Key], loads: Iterable[tuple[str, int]] = ()) -> None:
+        """Apply the present state of these registrations and loads, at once as far as a slice reaches."""
+        self._dirty.update(dict.fromkeys(keys))
         self._dirty_loads.update(dict.fromkeys(loads))
         if self._turn is None:
             self._slice()
 
-    def show(self, id: int) -> None:
-        """Apply the present state of one provider in this turn of the reactor, before any other change."""
-        self._dirty.pop(id, None)
-        self._bring({id: None})
+    def apply_soon(self, keys: Iterable[Key]) -> None:
+        """Apply the present state of these registrations in the next turn of the reactor."""
+        self._dirty.update(dict.fromkeys(keys))
+        if self._turn is None and not self.stopped:
+            self._turn = self._clock.callLater(0, self._slice)
 
     def when_applied(self, done: Callable[[], None]) -> None:
         """Call ``done`` once all changes are applied."""
@@ -129,108 +112,57 @@ class Mirror:
             each()
 
     def _step(self) -> None:
-        ids: dict[int, None] = {}
-        count = 0
-        while self._dirty and count < STEP:
-            count += self._take(next(iter(self._dirty)), ids)
-        self._bring(ids)
-
-    def _bring(self, ids: Iterable[int]) -> None:
-        """Bring these providers in the registry to their present state, in one step."""
-        table = self._shared.table
-        present: list[Provider] = []
-        gone: list[tuple[int, str]] = []
-        replaced: dict[int, int] = {}
-        for id in ids:
-            entry = table.valid(id)
-            if self.live(id):
-                successor = self._successor(id)
-                if successor is not None:
-                    replaced[id] = successor
-            elif (left := self._departed(id)) is not None and table.successor(id, self._ended) is None:
-                present.append(left)
-            elif entry is not None and entry.broker != self._name and table.successor(id, self._ended) is None:
-                present.append(self._provider(id, entry))
-            elif id in self.shown and not self._is_bridged(id):
-                gone.append((id, self._why(id)))
-        for provider in present:
-            self.shown[provider.id] = provider.broker
-            self.services += len(provider.services) - self._counts.get(provider.id, 0)
-            self._counts[provider.id] = len(provider.services)
-        if not (present or gone or replaced):
-            return
+        present: list[Registration] = []
+        gone: list[tuple[Key, str]] = []
+        superseded: list[Key] = []
+        counting: list[Key] = []
+        own = self._own()
+        for _ in range(min(STEP, len(self._dirty))):
+            key = next(iter(self._dirty))
+            del self._dirty[key]
+            found = self._other(key, own)
+            if found is not None:
+                present.append(found)
+            else:
+                gone.append((key, self._why(key)))
+            (superseded if own.is_superseded(key) else counting).append(key)
         try:
-            self._registry.mirror(present, gone, replaced)
+            self._registry.mirror(present, gone, superseded, counting)
         except Exception:
             self.log.failure("cluster: the registry refused changes of other members")
-        for id, _ in gone:
-            self.shown.pop(id, None)
-            self.services -= self._counts.pop(id, 0)
 
-    def _is_bridged(self, id: int) -> bool:
-        """Return whether the key of a shown provider is gone since an own one, which has ended, has replaced it."""
+    def _other(self, key: Key, own: Own) -> Registration | None:
+        """Return what is found at a key unless an own registration counts."""
         table = self._shared.table
-        if id in table.entries or self.shown[id] not in table.members:
-            return False
-        replacing = table.replacing(id)
-        return bool(replacing) and all(self._ended(each) for each in replacing)
-
-    def _take(self, id: int, ids: dict[int, None]) -> int:
-        """Take a changed provider, with its changed predecessors and successors. Returns the number of services, at
-        least one for each provider."""
-        table = self._shared.table
-        count = 0
-        waiting = [id]
-        while waiting:
-            each = waiting.pop()
-            if each not in self._dirty:
-                continue
-            del self._dirty[each]
-            ids[each] = None
-            count += self._counts.get(each, 0) + 1
-            entry = table.valid(each)
-            if entry is not None and entry.value is not None:
-                count += len(entry.value.services)
-                waiting += reversed(entry.value.replaces)
-            successor = table.successor(each) or self._successor(each)
-            if successor is not None:
-                waiting.append(successor)
-        return count
+        entry = table.valid(key)
+        if entry is None or entry.broker == self._name:
+            departed = own.departed(key)
+            if departed is not None:
+                return departed
+            entry = table.standby(key, self._name)
+        if entry is None:
+            return None
+        provider = entry.registration.provider
+        load, details = table.load(provider.broker, provider.id)
+        if load or details:
+            provider = attrs.evolve(provider, load=load, details=details)
+            return attrs.evolve(entry.registration, provider=provider)
+        return entry.registration
 
     def _load_step(self) -> None:
         table = self._shared.table
-        loads: list[tuple[int, float, LoadDetails | None]] = []
+        loads: list[tuple[str, int, float, LoadDetails | None]] = []
         while self._dirty_loads and len(loads) < LOAD_STEP:
-            id = next(iter(self._dirty_loads))
-            del self._dirty_loads[id]
-            if id in self.shown:
-                loads.append((id, *table.load(id)))
+            broker, id = next(iter(self._dirty_loads))
+            del self._dirty_loads[broker, id]
+            loads.append((broker, id, *table.load(broker, id)))
         if loads:
             try:
                 self._registry.mirror_loads(loads)
             except Exception:
                 self.log.failure("cluster: the registry refused loads of other members")
 
-    def _provider(self, id: int, entry: Entry) -> Provider:
-        value = entry.value
-        assert value is not None
-        load, details = self._shared.table.load(id)
-        now = self._clock.seconds()
-        return Provider(
-            id,
-            value.label,
-            value.wire,
-            value.address,
-            load,
-            now,
-            layout.services(id, value),
-            now,
-            details,
-            entry.broker,
-            layout.failing(value),
-            Owner(value.owner, value.entry, value.proof),
-        )
-
-    def _why(self, id: int) -> str:
-        """Return the reason for which a provider is gone: with its holder it has expired."""
-        return "left" if self.shown[id] in self._shared.table.members else "expired"
+    def _why(self, key: Key) -> str:
+        """Return the reason for which a registration is gone: with its holder it has expired."""
+        holder = self._registry.mirrored_at(key)
+        return "left" if holder is None or holder in self._shared.table.members else "expired"

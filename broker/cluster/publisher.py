@@ -3,22 +3,19 @@
 Rules:
 - A change *marks* a name with a function that builds its newest value. Marks are gathered for `gather` seconds, then
   built and written; a name that is marked again in the meantime is written once.
-- One transaction at a time, of at most `MAX_BATCH` operations and `MAX_BYTES`, or one unit. A `Unit` is never divided
-  between transactions.
+- One transaction at a time, of at most `MAX_BATCH` units and `MAX_BYTES`.
 - Every transaction compares the revision of the member's key: that is the fence. Every value is put under its lease.
 - The key goes with its lease, and each session writes it again. So nothing is written after the end of the lease, and a
   transaction whose result was unknown does not take effect after its repetition, which has newer values.
 - A transaction that failed, or whose result is unknown, is repeated with values that are built again: values are whole,
   so a repetition does no harm.
-- A unit may have conditions of its own. If one does not hold, the unit receives the present keys, and is built again.
-  The pause before further attempts grows: the table may be behind, so that the next ones fail, too.
+- A unit may have a condition of its own, which decides about it alone: it is a transaction within the transaction.
 - If etcd has no space, deletions go on, and the rest is tried again every `SPACE_RETRY` seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -26,15 +23,15 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.backoff import Backoff
 from broker.cluster.etcd.etcd_interface import (
     BadRequest,
     Compare,
+    Delete,
     EtcdError,
     Get,
     IEtcd,
-    KeyValue,
     LeaseGone,
+    Nested,
     NoSpace,
     Operation,
     Put,
@@ -42,12 +39,16 @@ from broker.cluster.etcd.etcd_interface import (
 )
 
 MAX_BATCH = 100
-"""Limit of the operations of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
-128."""
+"""Limit of the units of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
+128, of which 120 nested ones have been tried."""
 
 MAX_BYTES = 1_000_000
 """Limit of the values of a transaction, in bytes: etcd permits 1.5 MiB for a request, in which base64 takes a third
 more."""
+
+OUT_OF_TOUCH = 4.0
+"""Seconds without an answer of etcd after which a member counts as out of touch: as many as prove that a watch is
+dead. A slow disk delays etcd for some tenths of a second."""
 
 SPACE_RETRY = 5.0
 """Seconds between attempts to write while etcd has no space. An operator has to act, so there is no hurry."""
@@ -55,43 +56,29 @@ SPACE_RETRY = 5.0
 REFUSED_RETRY = 60.0
 """Seconds after which a unit that etcd refuses as invalid is tried again: only its next value is likely to help."""
 
-CONDITION_RETRY = Backoff(first=0.05, most=1.0, factor=2.0)
-"""Pause in seconds after the second and further consecutive transactions whose conditions do not hold. The first one is
-repeated at once, with what it has learnt; the pause stays below the time in which a silent watch is noticed."""
-
-Build = Callable[[], Sequence["Unit"]]
-"""Builds the newest units of a name; none if there is nothing to write."""
-
-
-class Result(Protocol):
-    """Receiver of the result of a unit."""
-
-    def __call__(self, revision: int) -> None:
-        """The unit was written at that revision."""
+Build = Callable[[], "Unit | None"]
+"""Builds the newest unit of a name; None if there is nothing to write."""
 
 
 @attrs.frozen
 class Unit:
-    """Operations that belong together, without any `Get`, on keys of one name.
+    """Write or deletion of a key, if ``condition`` holds. ``done`` is called after the transaction with its revision,
+    and with True if the condition held."""
 
-    - ``compare``: conditions of its own. - ``done``: called after the unit was written. - ``lost``: called with the
-      present state of the keys in ``compare``, none without any, if a condition of the transaction did not hold.
-    """
-
-    operations: tuple[Operation, ...]
-    compare: tuple[Compare, ...] = ()
-    done: Callable[[int], None] | None = None
-    lost: Callable[[dict[bytes, KeyValue | None]], None] | None = None
+    operation: Put | Delete
+    condition: Compare | None = None
+    done: Callable[[int, bool], None] | None = None
 
     @property
     def size(self) -> int:
-        """Bytes of the values and keys."""
-        return sum(len(each.value) + len(each.key) if isinstance(each, Put) else 64 for each in self.operations)
+        """Bytes of the value and the key."""
+        each = self.operation
+        return len(each.value) + len(each.key) if isinstance(each, Put) else 64
 
     @property
     def deletes(self) -> bool:
         """True if nothing is put."""
-        return not any(isinstance(each, Put) for each in self.operations)
+        return isinstance(self.operation, Delete)
 
 
 class Publisher:
@@ -99,7 +86,7 @@ class Publisher:
 
     ``trouble`` is called with the error of a failed transaction; the publisher then pauses until `resume`. ``fenced``
     is called if the member's key is not under the lease any more; it pauses too. ``filled`` is called when etcd refuses
-    a write for want of space.
+    a write for want of space, ``late`` after a transaction that took `OUT_OF_TOUCH` seconds or more.
     """
 
     log = Logger()
@@ -113,6 +100,7 @@ class Publisher:
         trouble: Callable[[EtcdError], None],
         fenced: Callable[[], None],
         filled: Callable[[], None] = lambda: None,
+        late: Callable[[], None] = lambda: None,
     ) -> None:
         self._etcd = etcd
         self._clock = clock
@@ -121,6 +109,7 @@ class Publisher:
         self._trouble = trouble
         self._fenced = fenced
         self._filled = filled
+        self._late = late
         self._marks: dict[Hashable, Build] = {}
         """The marks that are still to be written, the oldest first. Bounded by the tables that mark: own providers,
         loads, claims."""
@@ -135,8 +124,6 @@ class Publisher:
         self.full = False
         """True while etcd has no space."""
         self._most = MAX_BATCH
-        self._conflicts = 0
-        """Consecutive transactions whose conditions did not hold."""
         self._run = 0
         """Number of the present run: results of transactions of earlier ones do not count."""
         self._idle: list[Deferred[None]] = []
@@ -150,8 +137,11 @@ class Publisher:
         """Number of names that are still to be written."""
         return len(self._marks)
 
-    def mark(self, name: Hashable, build: Build) -> None:
-        """Write a name soon."""
+    def mark(self, name: Hashable, build: Build, last: bool = False) -> None:
+        """Write a name soon. With ``last`` it is written after all that is marked now, otherwise as soon as it would
+        have been if it is marked already."""
+        if last:
+            self._marks.pop(name, None)
         self._marks[name] = build
         self._schedule()
 
@@ -199,43 +189,37 @@ class Publisher:
         if not self._lease or self._writing:
             return
         names: dict[Hashable, Build] = {}
-        units: list[tuple[Hashable, Unit]] = []
-        count = size = 0
+        units: list[Unit] = []
+        size = 0
         keep: dict[Hashable, Build] = {}
-        while self._marks and count < self._most and size < MAX_BYTES:
+        while self._marks and len(units) < self._most and size < MAX_BYTES:
             name = next(iter(self._marks))
             build = self._marks.pop(name)
-            built = list(build())
-            if self._space_timer is not None and not all(unit.deletes for unit in built):
+            unit = build()
+            if unit is None:
+                continue
+            if self._space_timer is not None and not unit.deletes:
                 keep[name] = build
                 continue
-            for place, unit in enumerate(built):
-                length = unit.size
-                if units and (count + len(unit.operations) > self._most or size + length > MAX_BYTES):
-                    # The rest is for the next transaction, as it is: the first parts of it are written.
-                    self._marks = {name: build if place == 0 else _rest(built[place:]), **self._marks}
-                    size = MAX_BYTES
-                    break
-                names[name] = build
-                units.append((name, unit))
-                count += len(unit.operations)
-                size += length
+            if units and size + unit.size > MAX_BYTES:
+                self._marks = {name: build, **self._marks}
+                break
+            names[name] = build
+            units.append(unit)
+            size += unit.size
         self._marks.update({name: build for name, build in keep.items() if name not in self._marks})
-        if not units:
+        if units:
+            self._send(names, units)
+        else:
             self._settle()
-            return
-        self._send(names, [unit for _, unit in units])
 
     def _send(self, names: dict[Hashable, Build], units: list[Unit]) -> None:
         # The write of that revision was under the lease, so that no comparison of the lease is needed.
-        compare = [Compare("MOD", self._name_key, self._revision)]
-        success: list[Operation] = []
-        for unit in units:
-            compare += unit.compare
-            success += unit.operations
-        watched = [each.key for unit in units for each in unit.compare]
-        failure = [Get(self._name_key), *(Get(key) for key in watched)]
-        run = self._run
+        fence = Compare("MOD", self._name_key, self._revision)
+        success: list[Operation] = [
+            unit.operation if unit.condition is None else Nested(unit.condition, unit.operation) for unit in units
+        ]
+        run, sent_at = self._run, self._clock.seconds()
         self._writing, self._sent = True, names
         self.transactions += 1
         self.operations += len(success)
@@ -244,20 +228,24 @@ class Publisher:
             if run != self._run:
                 return
             self._writing, self._sent = False, {}
-            if result.succeeded:
-                self._most, self._conflicts = MAX_BATCH, 0
-                if any(isinstance(each, Put) and each.key == self._name_key for each in success):
-                    self._revision = result.revision
-                if self.full and not all(unit.deletes for unit in units):
-                    self.full = False
-                    self.log.info("cluster: etcd has space again")
-                for unit in units:
-                    if unit.done is not None:
-                        unit.done(result.revision)
-                self._next()
-            else:
+            if not result.succeeded:
                 self._again(names)
-                self._compared(units, watched, result)
+                self._refence(result)
+                return
+            self._most = MAX_BATCH
+            if any(unit.operation.key == self._name_key for unit in units):
+                self._revision = result.revision
+            if self.full and not all(unit.deletes for unit in units):
+                self.full = False
+                self.log.info("cluster: etcd has space again")
+            nested = iter(result.nested)
+            for unit in units:
+                held = unit.condition is None or next(nested, False)
+                if unit.done is not None:
+                    unit.done(result.revision, held)
+            if self._clock.seconds() - sent_at >= OUT_OF_TOUCH:
+                self._late()
+            self._next()
 
         def failed(failure: Failure) -> None:
             if run != self._run:
@@ -266,23 +254,17 @@ class Publisher:
             self._again(names)
             self._failed(failure, names)
 
-        self._etcd.txn(compare, success, failure).addCallbacks(written, failed).addErrback(self._defect)
+        sent = self._etcd.txn([fence], success, [Get(self._name_key)])
+        sent.addCallbacks(written, failed).addErrback(self._defect)
 
-    def _compared(self, units: list[Unit], watched: list[bytes], result: TxnResult) -> None:
+    def _refence(self, result: TxnResult) -> None:
+        """Take the present revision of the member's key, if that is still under the lease."""
         holder = result.found[0][0] if result.found and result.found[0] else None
         if holder is None or holder.lease != self._lease:
             self.pause()
             self._fenced()
             return
         self._revision = holder.mod_revision
-        found = {key: (kvs[0] if kvs else None) for key, kvs in zip(watched, result.found[1:], strict=False)}
-        for unit in units:
-            if unit.lost is not None:
-                unit.lost({each.key: found.get(each.key) for each in unit.compare})
-        self._conflicts += 1
-        if self._conflicts > 1 and self._timer is None:
-            pause = max(self._gather, CONDITION_RETRY.after(self._conflicts - 1))
-            self._timer = self._clock.callLater(pause, self._due)
         self._schedule()
 
     def _failed(self, failure: Failure, names: dict[Hashable, Build]) -> None:
@@ -331,7 +313,6 @@ class Publisher:
 
     def _again(self, names: dict[Hashable, Build]) -> None:
         self._sent = {}
-        # Not the marks' own functions: one may build the rest of several units only.
         self._marks = {**names, **{name: build for name, build in self._marks.items() if name not in names}}
 
     def _settle(self) -> None:
@@ -349,7 +330,3 @@ class Publisher:
     def _defect(self, failure: Failure) -> None:
         self.log.failure("cluster: a transaction could not be processed", failure)
         self._schedule()
-
-
-def _rest(units: Sequence[Unit]) -> Build:
-    return lambda: units

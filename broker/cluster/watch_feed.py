@@ -8,9 +8,9 @@ Rules:
 - A watch that has ended continues at the next revision, if the data of etcd are the same and the revision is close;
   otherwise all is read again. So it is after the lease was lost: what is written then depends on the others' keys.
 - Events of one message are applied together.
-- If the data of etcd were lost, the other members' entries are held until the watch has been open for `HOLD` TTLs:
-  these members need a moment to write them again. The time begins again with each watch, since etcd that this member
-  cannot reach may be away for the others, too.
+- If the lease was lost, or the data of etcd, entries of the other members are held (`broker.cluster.key_table`) until
+  the watch has been open for `HOLD` TTLs at most: these members need a moment to write them again. The time begins
+  again with each watch, since etcd that this member cannot reach may be away for the others, too.
 
 Heartbeat of the watch: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 
@@ -18,8 +18,6 @@ Rules:
 - The time from the transaction with a beat to its arrival is the member's *lag*.
 - A beat that was written and does not arrive within `SILENCE` seconds proves that the watch is dead, although its
   connection may be open. Nothing else does: etcd sends progress without a quorum too.
-- So does a transaction with a beat whose conditions do not hold: etcd answers, and the conditions are those of a table
-  that is behind if this goes on for as long.
 - Without an answer of etcd nothing is proven: then the publisher has the trouble.
 
 Reopening of the watch while etcd has no space: then no beat can be written, and nothing else proves a watch alive.
@@ -75,9 +73,9 @@ CLOSE = 5_000
 DIFFERENCE = 500
 """Entries that are compared in one turn of the reactor, less than a millisecond."""
 
-HOLD = 2
-"""TTLs for which the entries of the other members are held after a loss of etcd's data: the time in which they notice
-it, at the latest by their keepalive, and have written all again."""
+HOLD = 10
+"""TTLs, at most, for which entries of other members are held: etcd may have been away for all of them, and some may
+take as long to reach it again and to write all that they have."""
 
 RESTARTS = 5
 """Attempts to read all keys at one revision; compaction is rare."""
@@ -104,8 +102,8 @@ class _Receiver:
 
 class Feed:
     """Feed of the member ``name``. ``changed`` is called with the touched keys of each message; ``replaced`` with the
-    table before when there is a new one, and with the differing providers and loads; ``ended`` when the watch has
-    ended."""
+    table before when there is a new one, and with the differing registrations and loads; ``ended`` when the watch has
+    ended. ``in_touch`` returns False while the lease may have ended without a notice."""
 
     log = Logger()
 
@@ -121,6 +119,7 @@ class Feed:
         changed: Callable[[Touched], None],
         replaced: Callable[[Table, Touched], None],
         ended: Callable[[str], None],
+        in_touch: Callable[[], bool],
     ) -> None:
         self._shared = shared
         self._etcd = etcd
@@ -132,6 +131,7 @@ class Feed:
         self._changed = changed
         self._replaced = replaced
         self._ended = ended
+        self._in_touch = in_touch
         self._watch: IEtcdWatch | None = None
         self._receiver: _Receiver | None = None
         self._complete = False
@@ -158,9 +158,10 @@ class Feed:
         """True if a watch may continue at the next revision."""
         return self._complete
 
-    async def start(self, database: Database, whole: bool = False) -> None:
+    async def start(self, database: Database, whole: bool = False, lost: bool = False) -> None:
         """Bring the table up to date, and watch. With ``whole`` the table is up to date when this fires; otherwise the
-        watch may still have changes to bring. Fails as `IEtcd` does."""
+        watch may still have changes to bring. ``lost``: this member has lost its lease, so that others may have lost
+        theirs, too. Fails as `IEtcd` does."""
         near = 0 <= database.revision - self.revision <= CLOSE
         if not whole and self._complete and not database.replaced and near:
             if self._watch is None:
@@ -175,9 +176,9 @@ class Feed:
             raise Unavailable("the data of etcd were lost or replaced while they were read")
         self.resyncs += 1
         before = self._shared.table
-        self._holding = self._holding or database.replaced
+        self._holding = self._holding or database.replaced or lost
         if self._holding:
-            table.hold(before, self._name, database.replaced)
+            table.hold(before, self._name, database.replaced or lost)
         touched = await self._difference(before, table, database.replaced)
         self.revision = revision
         self._shared.table = table
@@ -203,12 +204,17 @@ class Feed:
 
     def take(self, revision: int, events: Sequence[Event]) -> None:
         """Apply events of the watch."""
+        if not self._in_touch():
+            # Leases may have ended while this member had none either: their entries are held, after all is read.
+            self.close()
+            self._ended("the lease may have ended")
+            return
         touched = Touched()
         table = self._shared.table
         for event in events:
             self.events += 1
             if event.value is None:
-                table.delete(event.key, touched)
+                table.delete(event.key, event.revision, touched)
             else:
                 table.put(event.value, touched)
         self.revision = max(self.revision, revision)
@@ -300,19 +306,17 @@ class Feed:
         raise AssertionError("unreachable")
 
     async def _difference(self, before: Table, after: Table, replaced: bool) -> Touched:
-        """Return the providers and loads that differ between two tables."""
+        """Return the registrations and loads that differ between two tables."""
         touched = Touched()
-        ids = list({**before.entries, **after.entries})
-        for start in range(0, len(ids), DIFFERENCE):
-            for id in ids[start : start + DIFFERENCE]:
-                old, new = before.valid(id), after.valid(id)
-                if replaced or old is None or new is None or old.modified != new.modified:
-                    touched.providers[id] = None
-                    for entry in (old, new):
-                        if entry is not None and entry.value is not None and entry.value.replaces:
-                            touched.providers.update(dict.fromkeys(entry.value.replaces))
-                if new is not None and before.load(id) != after.load(id):
-                    touched.loads[id] = None
+        keys = list({**before.entries, **after.entries, **before.standbys, **after.standbys})
+        for start in range(0, len(keys), DIFFERENCE):
+            for key in keys[start : start + DIFFERENCE]:
+                old, new = before.valid(key), after.valid(key)
+                standbys = before.standbys.get(key) != after.standbys.get(key)
+                if replaced or standbys or (old and old.modified) != (new and new.modified):
+                    touched.registrations[key] = 0 if new is None else new.modified
+                if new is not None and before.load(new.broker, new.provider) != after.load(new.broker, new.provider):
+                    touched.loads[new.broker, new.provider] = None
             await deferLater(self._clock, 0)
         return touched
 
@@ -324,8 +328,8 @@ class Feed:
     def _drop(self) -> None:
         self._hold_timer = None
         self._holding = False
-        touched = self._shared.table.drop_held()
-        if touched.providers or touched.members:
+        touched = self._shared.table.drop_held(revision=self.revision)
+        if touched.registrations or touched.members:
             self._changed(touched)
 
 
@@ -397,22 +401,19 @@ class WatchHeartbeat:
             return
         self._publisher.mark("beat", self._build)
 
-    def _build(self) -> Sequence[Unit]:
+    def _build(self) -> Unit:
         self._counter += 1
         self._sent = self._clock.seconds()
         providers, services = self._sizes()
         value = BeatValue(self._counter, self.lag, providers, services)
         counter = self._counter
 
-        def done(revision: int) -> None:
+        def done(revision: int, held: bool) -> None:
             # The event mostly comes before the answer.
             if self._sent is not None and counter == self._counter:
                 self._note_answer()
 
-        def lost(_: object) -> None:
-            self._note_answer()
-
-        return [Unit((Put(self._keys.beat(self._name), layout.encode(value), self._lease()),), (), done, lost)]
+        return Unit(Put(self._keys.beat(self._name), layout.encode(value), self._lease()), None, done)
 
     def _note_answer(self) -> None:
         if self._answered is None:

@@ -6,6 +6,7 @@ The file is longer than others: it has the values that all layers share.
 from __future__ import annotations
 
 import enum
+import hmac
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -110,6 +111,11 @@ class Owner:
     entry: str = ""
     proof: str = attrs.field(default="", repr=False)
 
+    def admits(self, claim: Owner) -> bool:
+        """Return True if a claim has the same name or the same proof. Brokers of older versions name no owner."""
+        same = bool(self.proof) and hmac.compare_digest(self.proof, claim.proof)
+        return self.name in ("", claim.name) or same
+
 
 NOBODY = Owner()
 """The owner of providers that have a session."""
@@ -122,9 +128,7 @@ class Provider:
     ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
     seconds of the registry's clock; ``since`` is the time of the registration, 0.0 if it is unknown; it is not stored
     and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
-    ``broker`` is the holder, empty for this broker. ``failing`` are the services whose health checks fail at the
-    holder: only values for `broker.core.cluster.cluster_interfaces.IMirror.mirror` have it, all others are empty there;
-    see `IRegistry.check_of`. ``owner`` may change it from any connection; it is not compared.
+    ``broker`` is the holder, empty for this broker. ``owner`` may change it from any connection; it is not compared.
     """
 
     id: int
@@ -137,16 +141,14 @@ class Provider:
     since: float = attrs.field(default=0.0, eq=False)
     details: LoadDetails | None = attrs.field(default=None, eq=False)
     broker: str = ""
-    failing: tuple[FailingService, ...] = ()
     owner: Owner = attrs.field(default=NOBODY, eq=False)
 
 
 @attrs.frozen
 class FailingService:
-    """Failing health check of the service at a ``place`` in `Provider.services`: the ``reason`` as a sentence, and the
-    ``policy`` of its rule. ``doubtful``: it does not fail yet, see `CheckState`."""
+    """Failing health check of a service: the ``reason`` as a sentence, and the ``policy`` of its rule. ``doubtful``: it
+    does not fail yet, see `CheckState`."""
 
-    place: int
     reason: str
     policy: Policy
     doubtful: bool = False

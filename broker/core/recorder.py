@@ -251,6 +251,8 @@ class Recorder:
         if id == BROKER:
             return
         value = self._registry.provider(id)
+        if value is not None and value.broker:
+            value = None  # it has ended here, and is found as if another broker held it
         with self._lock:
             if value is None and id not in self._stored:
                 self._rows.pop(id, None)

@@ -9,11 +9,12 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
+from broker.core.cluster.cluster_interfaces import Registration, key_of
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import SERVICES_PART
 from broker.core.memory_budget import SHORT, MemoryBudget, MemoryLimits, Share
-from broker.core.model import INFO_COPIES, Provider, Rights, Service
+from broker.core.model import INFO_COPIES, NOBODY, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.service_memory import SERVICE_BYTES, service_bytes
@@ -106,14 +107,15 @@ def test_an_info_counts_when_it_is_amended(farm: Farm) -> None:
     assert farm.stored == 0
 
 
-def test_a_superseded_provider_counts_until_it_leaves() -> None:
+def test_a_superseded_service_counts_until_it_is_withdrawn() -> None:
     farm = Farm(ClusterRegistry)
     assert isinstance(farm.registry, ClusterRegistry)
     provider = farm.join()
     farm.offer(provider, "a", "b")
-    successor = Provider(1_000, "p", "elko", HOST, 0.0, 0.0, (farm.service(1_000, "a"),), broker="other")
-    farm.registry.mirror([successor], replaced={provider: 1_000})
-    assert farm.registry.superseded(provider) is not None
+    other, service = Provider(1_000, "p", "elko", HOST, 0.0, 0.0, (), broker="other"), farm.service(1_000, "a")
+    key = key_of("elko", service, NOBODY)
+    farm.registry.mirror([Registration(key, other, service, 1)], superseded=[key])
+    assert [each.provider for each in farm.registry.find("a", "tcp")] == [1_000]
     assert farm.stored == 2 * service_bytes(farm.service(0, "a"))
     farm.registry.withdraw(provider, ["a"])
     assert farm.stored == 0, "one short service is left"

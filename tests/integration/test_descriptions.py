@@ -12,7 +12,8 @@ from typing import Any
 import attrs
 
 from broker.cluster import layout
-from broker.core.model import DESCRIPTIONS, Provider, Service
+from broker.core.cluster.cluster_interfaces import Registration, key_of
+from broker.core.model import DESCRIPTIONS, NOBODY, Provider, Service
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
 from tests.integration.mtl_peers import configured, peers_of
@@ -55,8 +56,10 @@ def test_each_wire_takes_them_and_each_face_shows_them(tmp_path: Path) -> None:
 
 def test_other_brokers_of_a_cluster_have_them() -> None:
     service = Service("bank", "h:1", 7, **TEXTS)
-    value = layout.provider_value(Provider(7, "it", "elko", "192.0.2.1:1", 0.0, 0.0, (service,)), "east", [])
-    assert layout.services(7, layout.assembled(value)) == (service,)
+    provider = Provider(7, "it", "elko", "192.0.2.1:1", 0.0, 0.0, ())
+    key = key_of("elko", service, NOBODY)
+    value = layout.registration_value(Registration(key, provider, service, 1), "east")
+    assert layout.registration(key, value).service == service
 
 
 def test_a_text_that_is_not_given_is_none() -> None:

@@ -7,8 +7,8 @@ from itertools import count
 import attrs
 from twisted.internet.task import Clock
 
+from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.cluster.cluster_registry import ClusterRegistry
-from broker.core.model import BROKER, Change, Kind
 from broker.core.registered_services import Restored
 
 LATE = 0.02
@@ -25,42 +25,46 @@ class Mirrors:
             for number, name in enumerate(("a", "b"))
         }
         self.mirroring = True
-        self._waiting: list[tuple[str, int, str, list[int]]] = []
+        self._waiting: list[tuple[str, Key, str]] = []
         for name, registry in self.registries.items():
+            registry.own_registrations = _Acts(self, name)
 
-            def changed(change: Change, name: str = name) -> None:
-                self._changed(name, change)
-
-            registry.watch(changed, (Kind.OFFERED, Kind.AMENDED, Kind.WITHDRAWN), own=True)
-
-    def _changed(self, name: str, change: Change) -> None:
-        if change.provider == BROKER:
-            return
-        self._waiting.append((name, change.provider, change.why, _replaced(self.registries[name], change.provider)))
+    def changed(self, name: str, key: Key, why: str) -> None:
+        """The registration of a broker at a key has changed, or has ended if there is a reason."""
+        self._waiting.append((name, key, why))
         if self.mirroring:
             self.clock.callLater(LATE, self.mirror)
 
     def mirror(self) -> None:
         """Mirror what has changed."""
         waiting, self._waiting = self._waiting, []
-        for name, id, why, replaced in waiting:
+        for name, key, why in waiting:
             here, other = self.registries[name], self.registries["b" if name == "a" else "a"]
-            provider = here.provider(id) if here.holder(id) == "" else None
-            if provider is not None and provider.services:
-                other.mirror([attrs.evolve(provider, broker=name)], (), dict.fromkeys(replaced, id))
-                here.mirror((), [(old, "left") for old in replaced])
+            own = here.own(key)
+            if own is not None:
+                provider = attrs.evolve(own.provider, broker=name)
+                other.mirror([attrs.evolve(own, provider=provider)], superseded=[key])
+                here.mirror(gone=[(key, "left")])
             else:
-                other.mirror((), [(id, why)])
+                other.mirror(gone=[(key, why)], counting=[key])
 
 
-def _replaced(registry: ClusterRegistry, id: int) -> list[int]:
-    """Return the providers of the other broker with all their services at the places of a provider."""
-    places = _places(registry, id)
-    return [old for old in registry.mirrored() if places.issuperset(_places(registry, old))]
+class _Acts:
+    """`OwnRegistrations` of a broker."""
 
+    def __init__(self, mirrors: Mirrors, name: str) -> None:
+        self._mirrors = mirrors
+        self._name = name
 
-def _places(registry: ClusterRegistry, id: int) -> set[tuple[str, str, str, str]]:
-    provider = registry.provider(id)
-    if provider is None:
-        return set()
-    return {(provider.wire, each.name, each.protocol, each.hostport) for each in provider.services}
+    def acted(self, key: Key) -> None:
+        self._mirrors.changed(self._name, key, "")
+
+    def refreshed(self, key: Key) -> None:
+        self._mirrors.changed(self._name, key, "")
+
+    def restated(self, key: Key) -> None:
+        self._mirrors.changed(self._name, key, "")
+
+    def ended(self, last: Registration, why: str) -> Registration | None:
+        self._mirrors.changed(self._name, last.key, why)
+        return None

@@ -21,6 +21,7 @@ from broker.cluster.etcd.etcd_interface import (
     Get,
     Granted,
     KeyValue,
+    Nested,
     Operation,
     Put,
     RangeResult,
@@ -81,10 +82,7 @@ def range_request(key: bytes, end: bytes | None, limit: int, revision: int) -> R
 def txn_request(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> Request:
     """Return the request for a transaction."""
     body = {
-        "compare": [
-            {"target": each.target, "result": "EQUAL", "key": each.key, _TARGETS[each.target]: each.value}
-            for each in compare
-        ],
+        "compare": [_comparison(each) for each in compare],
         "success": [_operation(each) for each in success],
         "failure": [_operation(each) for each in failure],
     }
@@ -141,6 +139,17 @@ def _operation(operation: Operation) -> dict[str, Any]:
             return {"request_delete_range": _KeyRange(key, end or b"")}
         case Get(key, end):
             return {"request_range": _KeyRange(key, end or b"")}
+        case Nested(compare, nested):
+            return {"request_txn": {"compare": [_comparison(compare)], "success": [_operation(nested)]}}
+
+
+def _comparison(compare: Compare) -> dict[str, Any]:
+    return {
+        "target": compare.target,
+        "result": "EQUAL",
+        "key": compare.key,
+        _TARGETS[compare.target]: compare.value,
+    }
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -162,8 +171,13 @@ class _Range(msgspec.Struct):
     count: int = 0
 
 
+class _Inner(msgspec.Struct):
+    succeeded: bool = False
+
+
 class _Response(msgspec.Struct):
     response_range: _Range | None = None
+    response_txn: _Inner | None = None
 
 
 class _Txn(msgspec.Struct):
@@ -283,7 +297,12 @@ def txn_result(body: bytes) -> TxnResult:
     """Decode the answer to a transaction."""
     found = _decoded(_txn, body)
     ranges = [each.response_range for each in found.responses if each.response_range is not None]
-    return TxnResult(found.succeeded, found.header.revision, tuple(tuple(map(_key_value, each.kvs)) for each in ranges))
+    return TxnResult(
+        found.succeeded,
+        found.header.revision,
+        tuple(tuple(map(_key_value, each.kvs)) for each in ranges),
+        tuple(each.response_txn.succeeded for each in found.responses if each.response_txn is not None),
+    )
 
 
 def granted(body: bytes) -> Granted:

@@ -103,7 +103,15 @@ class Get:
     end: bytes | None = None
 
 
-Operation = Put | Delete | Get
+@attrs.frozen
+class Nested:
+    """Write or deletion within a transaction, under a condition of its own."""
+
+    compare: Compare
+    operation: Put | Delete
+
+
+Operation = Put | Delete | Get | Nested
 
 MAX_OPERATIONS = 128
 """Limit of the operations of a transaction, etcd's ``--max-txn-ops`` default. A key may occur once only."""
@@ -114,11 +122,13 @@ MAX_REQUEST = 1_500_000
 
 @attrs.frozen
 class TxnResult:
-    """Result of a transaction. ``found`` has the keys of each `Get` of the branch that was executed, in order."""
+    """Result of a transaction. ``found`` has the keys of each `Get` of the branch that was executed, in order;
+    ``nested`` whether the condition of each `Nested` held."""
 
     succeeded: bool
     revision: int
     found: tuple[tuple[KeyValue, ...], ...] = ()
+    nested: tuple[bool, ...] = ()
 
 
 @attrs.frozen

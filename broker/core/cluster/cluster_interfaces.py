@@ -7,7 +7,7 @@ implements all of this without any other broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, succeed
 from zope.interface import Attribute, Interface, implementer
 
 from broker.core.interfaces import IWait
-from broker.core.model import FailingService, LoadDetails, NotReady, Provider
+from broker.core.model import FailingService, LoadDetails, NotReady, Owner, Provider, Service
 
 
 @attrs.frozen
@@ -156,34 +156,96 @@ class ILinks(Interface):
         """Return the names of the brokers with an open link."""
 
 
+Key = tuple[str, str, str, str]
+"""Key of a registration, at all brokers alike: the wire, the name of the service, its protocol, and its place."""
+
+
+def key_of(wire: str, service: Service, owner: Owner) -> Key:
+    """Return the key of a registration.
+
+    Its place is the host:port of the service; or, for an ``owner`` with an entry, that entry, whatever the protocol:
+    then the wire knows the service by it, and its endpoint may change.
+    """
+    if owner.entry:
+        return wire, _text(service.name), "", _text(owner.entry)
+    return wire, _text(service.name), _text(service.protocol), _text(service.hostport)
+
+
+def _text(text: str) -> str:
+    """Return a text with question marks in place of isolated surrogates, which UTF-8 cannot represent."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+@attrs.frozen
+class Registration:
+    """Registration of one service by a provider, whose ``services`` are left out here.
+
+    ``order`` is its place in the order of the provider's offers; a later one is greater, and some may be missing.
+    ``failing`` is the report of a failing health check at the holder, None without one.
+    """
+
+    key: Key
+    provider: Provider
+    service: Service
+    order: int
+    failing: FailingService | None = None
+
+
+class OwnRegistrations(Protocol):
+    """Receiver of the changes of own registrations. The registry calls it before the watchers of a change, and it calls
+    no method of the registry."""
+
+    def acted(self, key: Key) -> None:
+        """A session has offered or changed the service at a key."""
+
+    def refreshed(self, key: Key) -> None:
+        """The value at a key has changed without an act of the session: its label, or the state of its check."""
+
+    def restated(self, key: Key) -> None:
+        """A service whose check fails already has another reason or policy."""
+
+    def ended(self, last: Registration, why: str) -> Registration | None:
+        """The last session at a key has ended, for the reason of `broker.core.model.Change`, or has withdrawn the
+        service. Returns the registration that is found from now on as if another broker held it; None without one."""
+
+
 class IMirror(Interface):
-    """The side of the registry for providers of other members. All methods are for the reactor thread."""
+    """The side of the registry for the registrations of a cluster. All methods are for the reactor thread."""
+
+    own_registrations: OwnRegistrations | None = Attribute("Receiver of the changes of own registrations.")
 
     def mirror(
-        present: Sequence[Provider], gone: Sequence[tuple[int, str]] = ..., replaced: Mapping[int, int] = ...
+        present: Sequence[Registration] = ...,
+        gone: Sequence[tuple[Key, str]] = ...,
+        superseded: Collection[Key] = ...,
+        counting: Collection[Key] = ...,
     ) -> None:
-        """Add or replace providers that other members hold, and remove others, in one step.
+        """Change what other brokers hold, and which own registrations count, in one step.
 
-        ``present`` are values with a holder; services that are equal to present ones keep
-        their place, the others are offered, amended or withdrawn. ``gone`` are ids with the reason (see
-        `broker.core.model.Change`). ``replaced`` has ids of providers, own ones or others', with the ids of their
-        successors: finds return the services of the successor only, and no moment has both or none. A replaced own
-        provider whose session still lives is found again when its successor goes. All changes are complete before the
-        first notification; loads and failing health checks are those of ``present``.
+        ``present`` are registrations that are found unless an own one at their key counts; ``gone`` are keys without
+        one, with the reason (see `broker.core.model.Change`). Own registrations at ``superseded`` keys do not count
+        while another broker has one there, until they are among ``counting``, or until the session acts. All changes
+        are complete before the first notification; a change of the holder of a key is one step.
         """
 
-    def mirror_loads(loads: Sequence[tuple[int, float, LoadDetails | None]]) -> None:
-        """Set the loads of providers that other members hold: id, load, `LoadDetails` or None. Unknown ids are
+    def mirror_loads(loads: Sequence[tuple[str, int, float, LoadDetails | None]]) -> None:
+        """Set the loads of providers: member, id, load, `LoadDetails` or None. Those that the member does not hold are
         ignored."""
 
-    def failing(provider: int) -> Sequence[FailingService]:
-        """Return the services of an own provider whose health checks fail, as other members mirror them."""
+    def own(key: Key) -> Registration | None:
+        """Return the own registration at a key: of several, that of the latest act."""
 
-    def superseded(provider: int) -> Provider | None:
-        """Return an own provider whose session lives while it has a successor; None for all others."""
+    def own_keys() -> Sequence[Key]:
+        """Return the keys of all own registrations."""
+
+    def own_sizes() -> tuple[int, int]:
+        """Return the numbers of own providers and of their services."""
+
+    def mirrored_at(key: Key) -> str | None:
+        """Return the member whose registration `mirror` has set at a key; None without one."""
 
     def mirrored(broker: str | None = ...) -> Sequence[int]:
-        """Return the ids of the providers that a member holds, or those of all other members."""
+        """Return the ids of the providers that are found at a member, or at all other members."""
 
 
 # Single mode: the interfaces of a cluster for a broker without one.

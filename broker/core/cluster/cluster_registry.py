@@ -1,15 +1,16 @@
-"""Registry of a member of a cluster: own providers, and those that other members hold.
+"""Registry of a member of a cluster: own registrations, and those that other members hold.
 
 Rules:
-- Providers of other members are mirrored from etcd by `IMirror`. Finds, listings and watches have them like own ones;
-  watches with ``own`` do not. Only this module changes them: the methods for peers refuse their ids.
-- A step of `mirror` is one change: all of it is in the tables before the first notification, additions before removals.
+- A registration has a key (`broker.core.cluster.cluster_interfaces.key_of`), and each key is found once. What is found
+  at a key is its *view*, a function of three tables: the own registration if it counts, otherwise that of another
+  member, otherwise the own one. Of several own ones, the one of the latest act is meant.
+- An own registration does not count while its key is *superseded*. An act of its session (an offer, or an amendment)
+  ends that at once.
+- Registrations of other members come by `IMirror`. Finds, listings and watches have them like own ones; watches with
+  ``own`` do not. Only this module changes them: the methods for peers refuse their ids.
+- A step is one change: all of it is in the tables before the first notification, additions before removals.
+- A provider of another member is listed while one of its registrations is found; an own one while its session lives.
 - Finds are ordered by provider id, and for one provider by the order of offering, so that all members answer alike.
-- An endpoint (wire, name, protocol, host:port) at which an own provider offers a service belongs to that provider:
-  mirrored services at it are hidden. So a provider that comes back through this broker is found once, also before the
-  entry of its earlier holder is gone.
-- An own provider with a successor at another member is *superseded*: it has left for all peers but its own session. It
-  comes back if the successor goes, or if its session offers a service.
 - The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
   among all services of its name and protocol, and with the panic threshold of this broker.
 - All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
@@ -20,20 +21,18 @@ The file is longer than others: its methods change the tables of the registry th
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.cluster.cluster_endpoints import Endpoint, Endpoints, Successors, differences, endpoint_of
-from broker.core.cluster.cluster_interfaces import IMirror
+from broker.core.cluster.cluster_interfaces import IMirror, Key, OwnRegistrations, Registration, key_of
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, StoredMemory
 from broker.core.model import (
     BAD_STATES,
     BROKER,
-    MAX_TEXT,
     NOBODY,
     Change,
     Check,
@@ -47,59 +46,56 @@ from broker.core.model import (
     Provider,
     Rights,
     Service,
-    checked_load,
 )
 from broker.core.registered_services import Restored, ServiceGroup
 from broker.core.registry import ProviderEntry, Registry
 
-# A provider of another member in the registry, and the step in which several of them change.
+
+@attrs.define(eq=False)
+class Item:
+    """A registration in the registry. ``failing`` is the report of its holder; ``judged`` is True while a report is in
+    force for a mirrored service that is found."""
+
+    key: Key
+    provider: int
+    service: Service
+    order: int
+    own: bool = True
+    failing: FailingService | None = None
+    judged: bool = False
+
+
+@attrs.define(eq=False)
+class Holding:
+    """A provider with all its registrations in the order of their offers, found or not."""
+
+    entry: ProviderEntry
+    own: bool
+    items: dict[int, Item] = attrs.field(factory=dict)
+    """By their `id`."""
 
 
 @attrs.define(eq=False)
 class Step:
-    """Changes that are made in one step, and announced at its end."""
+    """Changes that are made in one step, and announced at its end. ``why`` has the reasons for which registrations are
+    gone."""
 
     changes: list[Change] = attrs.field(factory=list)
     offered: list[Service] = attrs.field(factory=list)
     loads: list[ProviderEntry] = attrs.field(factory=list)
-
-
-@attrs.define(eq=False)
-class Mirrored:
-    """A provider of another member: its services as its holder has them. Its `ProviderEntry` has the visible ones.
-
-    ``failing`` are the reports of the holder on its services, by their places; ``judged`` is True while one is in force
-    for a visible service.
-    """
-
-    entry: ProviderEntry
-    services: list[Service]
-    failing: dict[int, FailingService] = attrs.field(factory=dict)
-    judged: bool = False
-
-    def endpoints(self) -> Iterator[Endpoint]:
-        """Yield the endpoints of all its services."""
-        return (endpoint_of(self.entry.wire, service) for service in self.services)
-
-
-def set_load(entry: ProviderEntry, load: float, details: LoadDetails | None, step: Step) -> None:
-    """Set the load of a mirrored provider, as a part of a step."""
-    if entry.load != load or entry.details != details:
-        entry.load, entry.details = load, details
-        step.loads.append(entry)
-
-
-# Services of one name and protocol in a cluster: all members order them alike.
+    why: dict[Key, str] = attrs.field(factory=dict)
 
 
 class OrderedGroup(ServiceGroup):
     """Services of one name and protocol, ordered by provider id, and then by the order of offering."""
 
-    __slots__ = ("_sorted",)
+    __slots__ = ("_sorted", "orders")
 
     def __init__(self) -> None:
         super().__init__()
         self._sorted = True
+        self.orders: dict[int, int] = {}
+        """Orders by the `id` of the service."""
 
     def all(self) -> tuple[Service, ...]:
         """Return all services in that order."""
@@ -111,17 +107,22 @@ class OrderedGroup(ServiceGroup):
         self._sort()
         return super().gather()
 
-    def arrange(self, services: Sequence[Service]) -> None:
-        """Put services of one provider, which are in the group, into this order."""
-        for service in services:
-            self._services[id(service)] = self._services.pop(id(service))
-        self._changed()
+    def remove(self, service: Service) -> bool:
+        """Remove a service. Returns True if none is left."""
+        self.orders.pop(id(service), None)
+        return super().remove(service)
+
+    def replace(self, old: Service, new: Service) -> None:
+        """Put ``new`` in the place of ``old``."""
+        self.orders[id(new)] = self.orders.pop(id(old), 0)
+        super().replace(old, new)
 
     def _sort(self) -> None:
         # At a read and not at each change: a group of thousands is filled one by one.
         if not self._sorted:
-            # Stable: the services of one provider keep their order.
-            self._services = dict(sorted(self._services.items(), key=lambda each: each[1].provider))
+            orders = self.orders
+            found = sorted(self._services.items(), key=lambda each: (each[1].provider, orders.get(each[0], 0)))
+            self._services = dict(found)
             self._sorted = True
 
     def _changed(self) -> None:
@@ -131,14 +132,7 @@ class OrderedGroup(ServiceGroup):
 
 @implementer(IRegistry, IMirror)
 class ClusterRegistry(Registry):
-    """`IRegistry` and `IMirror`. The arguments are those of `Registry`.
-
-    ``unannounced`` are called with the id of an own provider of which the other members must know something that is no
-    change of this registry: another label, or, of a superseded one, withdrawn services or its end. ``restated`` are
-    called with the id of an own provider if a service of it that fails its check already has another reason or policy:
-    that is no change of the registry either. ``departing`` are called with an own provider that is about to leave, and
-    with the reason.
-    """
+    """`IRegistry` and `IMirror`. The arguments are those of `Registry`."""
 
     group = OrderedGroup
 
@@ -151,18 +145,21 @@ class ClusterRegistry(Registry):
     ) -> None:
         super().__init__(clock, next_id, restored, memory)
         self._announce = self._announce_to_some
-        self._mirrors: dict[int, Mirrored] = {}
+        self.own_registrations: OwnRegistrations | None = None
+        self._holdings: dict[int, Holding] = {}
+        """All providers but the broker itself, and those of other members of which nothing is found."""
+        self._own: dict[Key, list[Item]] = {}
+        """Own registrations, at each key in the order of the acts."""
+        self._others: dict[Key, Item] = {}
+        """Registrations of other members."""
+        self._superseded: set[Key] = set()
+        self._visible: dict[Key, Item] = {}
+        """What is found."""
+        self._orders = 0
         self._leaving: set[int] = set()
         """Mirrored providers that go in the present step: their changes are still to be announced."""
-        self._endpoints = Endpoints()
-        self._superseded: dict[int, ProviderEntry] = {}
-        """Own providers with a successor. Their services are in no index."""
-        self._successors = Successors()
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
-        self.unannounced: list[Callable[[int], object]] = []
-        self.restated: list[Callable[[int], object]] = []
-        self.departing: list[Callable[[Provider, str], object]] = []
 
     # own providers
 
@@ -170,88 +167,99 @@ class ClusterRegistry(Registry):
         id = super().join(label, wire, address, owner, payer)
         # Ids of other members may be higher.
         insort(self._ids, self._ids.pop())
+        self._holdings[id] = Holding(self._members[id], True)
         return id
 
     def relabel(self, provider: int, label: str) -> None:
         self._refuse_foreign(provider)
-        hidden = self._superseded.get(provider)
-        if hidden is not None:
-            hidden.label = label[:MAX_TEXT]
-        else:
-            super().relabel(provider, label)
-        self._tell_unannounced(provider)
+        super().relabel(provider, label)
+        if self.own_registrations is not None:
+            for item in self._latest(provider):
+                self.own_registrations.refreshed(item.key)
 
     def leave(self, provider: int, why: str = "left") -> None:
         self._refuse_foreign(provider)
-        hidden = self._superseded.pop(provider, None)
-        if hidden is not None:
-            if hidden.payer is not None:
-                hidden.payer.end()
-            self._successors.unfollow(provider)
-            self._restored.withdrawn(provider)
-            self._tell_unannounced(provider)
+        holding = self._holdings.get(provider)
+        if holding is None:
             return
-        member = self._members.get(provider)
-        if member is not None:
-            for told in self.departing:
-                told(member.value(), why)
-        places = self._places_of(provider)
-        super().leave(provider, why)
-        self._leave_places(places)
+        items = list(holding.items.values())
+        kept = self._end(holding, items, why)
+        self._restored.withdrawn(provider)
+        self._doubts.pop(provider, None)
+        del self._holdings[provider]
+        entry = self._drop(provider)
+        if entry.payer is not None:
+            entry.payer.end()
+        changes = self._remove(provider, entry.services, why)
+        changes.append(self._watches.record(Kind.LEFT, provider, entry.label, why))
+        self._queue(changes)
+        step = Step()
+        for each in kept:
+            self._put(each, step)
+        self._show(dict.fromkeys(item.key for item in items), step)
+        self._finish(step)
 
     def offer(self, services: Sequence[Service], rights: Rights) -> None:
         if services:
             self._refuse_foreign(services[0].provider)
-            self._revive(services[0].provider)
         super().offer(services, rights)
 
     def withdraw(self, provider: int, names: Iterable[str]) -> None:
         self._refuse_foreign(provider)
-        unwanted = set(names)
-        hidden = self._superseded.get(provider)
-        if hidden is not None:
-            if hidden.payer is not None:
-                hidden.payer.give(service for service in hidden.services if service.name in unwanted)
-            hidden.services = [service for service in hidden.services if service.name not in unwanted]
-            self._tell_unannounced(provider)
+        holding = self._holdings.get(provider)
+        if holding is None:
             return
-        places = [place for place in self._places_of(provider) if place[1] in unwanted]
-        super().withdraw(provider, unwanted)
-        self._leave_places(places)
+        unwanted = set(names)
+        items = [item for item in holding.items.values() if item.service.name in unwanted]
+        self._end(holding, items, "withdrawn")
+        self._restored.withdrawn(provider, unwanted)
+        entry = holding.entry
+        if entry.payer is not None:
+            entry.payer.give(item.service for item in items)
+        gone = [service for service in entry.services if service.name in unwanted]
+        entry.services = [service for service in entry.services if service.name not in unwanted]
+        self._queue(self._remove(provider, gone))
+        step = Step()
+        self._show(dict.fromkeys(item.key for item in items), step)
+        self._finish(step)
 
     def amend(self, service: Service) -> None:
         self._refuse_foreign(service.provider)
-        # A superseded provider that amends a service is alive, and keeps the latest word on it.
-        self._revive(service.provider)
+        holding = self._holdings.get(service.provider)
+        items = () if holding is None else holding.items.values()
+        key = (service.name, service.protocol)
+        item = next((each for each in items if (each.service.name, each.service.protocol) == key), None)
+        if item is not None and self._visible.get(item.key) is not item:
+            # An act: the session keeps the latest word on it.
+            self._own[item.key].remove(item)
+            self._own[item.key].append(item)
+            self._superseded.discard(item.key)
+            step = Step()
+            self._show((item.key,), step)
+            self._act((item.key,))
+            self._finish(step)
         super().amend(service)
 
     def load(self, provider: int, load: float, details: LoadDetails | None = None) -> None:
         self._refuse_foreign(provider)
-        hidden = self._superseded.get(provider)
-        if hidden is None:
-            super().load(provider, load, details)
-        else:
-            hidden.load, hidden.details, hidden.heard = checked_load(load), details, self._clock.seconds()
+        super().load(provider, load, details)
 
     def beat(self, provider: int, sent: float | None = None) -> None:
-        if provider not in self._mirrors:
+        if not self._is_mirrored(provider):
             super().beat(provider, sent)
 
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         before = self._report_of(service)
         super().set_check(service, check, policy)
-        after = self._report_of(service)
-        if before is not None and after is not None and before != after:
-            for told in self.restated:
-                told(service.provider)
+        self._note_report(service, before)
 
-    def wire_and_label(self, provider: int) -> tuple[str, str] | None:
-        hidden = self._superseded.get(provider)
-        return super().wire_and_label(provider) if hidden is None else (hidden.wire, hidden.label)
-
-    def services_of(self, provider: int) -> Sequence[Service]:
-        hidden = self._superseded.get(provider)
-        return super().services_of(provider) if hidden is None else tuple(hidden.services)
+    def doubt(self, provider: int, reason: str | None) -> None:
+        entry = self._members.get(provider)
+        services = [] if entry is None else list(entry.services)
+        before = [self._report_of(service) for service in services]
+        super().doubt(provider, reason)
+        for service, report in zip(services, before, strict=True):
+            self._note_report(service, report)
 
     # listings, in the order of the ids
 
@@ -266,87 +274,173 @@ class ClusterRegistry(Registry):
             return super().services(name, protocol)
         return [s for member in self._in_order() for s in member.services if name is None or s.name == name]
 
-    def failing(self, provider: int) -> Sequence[FailingService]:
-        """See `IMirror`."""
-        member = self._members.get(provider)
-        if (not self._checks and not self._doubts) or member is None:
-            return ()
-        return tuple(
-            FailingService(
-                place,
-                check.reason,
-                self._index[service.name, service.protocol].judgement(service),
-                check.state is CheckState.DOUBTFUL,
-            )
-            for place, service in enumerate(member.services)
-            if (check := self.check_of(service)) is not None and check.state in BAD_STATES
-        )
-
-    # the other members
+    # the cluster
 
     def mirror(
         self,
-        present: Sequence[Provider],
-        gone: Sequence[tuple[int, str]] = (),
-        replaced: Mapping[int, int] | None = None,
+        present: Sequence[Registration] = (),
+        gone: Sequence[tuple[Key, str]] = (),
+        superseded: Collection[Key] = (),
+        counting: Collection[Key] = (),
     ) -> None:
         """See `IMirror`."""
         step = Step()
-        for provider in present:
-            # An id that this broker issued is its own.
-            if not self._is_own(provider.id):
-                self._update(provider, step)
-        going = dict(gone)
-        for old in replaced or {}:
-            if old in self._mirrors:
-                going.setdefault(old, "left")
-        for id, why in going.items():
-            self._forget(id, why, step)
-        # After the removals: a superseded provider shows what it hides, and that may go in this step.
-        for old, new in (replaced or {}).items():
-            if self._is_own(old):
-                self._supersede(old, new, step)
-            self._successors.follow(self._successors.of(old), new)
+        keys: dict[Key, None] = dict.fromkeys(superseded)
+        keys.update(dict.fromkeys(counting))
+        for each in present:
+            keys[each.key] = None
+            self._put(each, step)
+        for key, why in gone:
+            keys[key] = None
+            step.why[key] = why
+            self._take(key)
+        self._superseded.update(key for key in superseded if key in self._own)
+        self._superseded.difference_update(counting)
+        self._show(keys, step)
         self._finish(step)
-        for id in going:
-            for own in self._successors.of(id):
-                self._revive(own)
 
-    def mirror_loads(self, loads: Sequence[tuple[int, float, LoadDetails | None]]) -> None:
+    def mirror_loads(self, loads: Sequence[tuple[str, int, float, LoadDetails | None]]) -> None:
         """See `IMirror`."""
         step = Step()
-        for id, load, details in loads:
-            mirrored = self._mirrors.get(id)
-            if mirrored is not None:
-                set_load(mirrored.entry, load, details, step)
+        for broker, id, load, details in loads:
+            holding = self._holdings.get(id)
+            if holding is not None and not holding.own and holding.entry.broker == broker:
+                self._set_load(holding.entry, load, details, step)
         self._finish(step)
+
+    def own(self, key: Key) -> Registration | None:
+        """See `IMirror`."""
+        items = self._own.get(key)
+        return self._registration(items[-1]) if items else None
+
+    def own_keys(self) -> Sequence[Key]:
+        """See `IMirror`."""
+        return tuple(self._own)
+
+    def own_sizes(self) -> tuple[int, int]:
+        """See `IMirror`."""
+        own = [len(each.items) for each in self._holdings.values() if each.own]
+        return len(own), sum(own)
+
+    def mirrored_at(self, key: Key) -> str | None:
+        """See `IMirror`."""
+        item = self._others.get(key)
+        return None if item is None else self._holdings[item.provider].entry.broker
 
     def mirrored(self, broker: str | None = None) -> Sequence[int]:
         """See `IMirror`."""
-        return [id for id, each in self._mirrors.items() if broker is None or each.entry.broker == broker]
+        return [
+            id
+            for id, each in self._holdings.items()
+            if not each.own and id in self._members and (broker is None or each.entry.broker == broker)
+        ]
 
-    def superseded(self, provider: int) -> Provider | None:
-        """See `IMirror`."""
-        hidden = self._superseded.get(provider)
-        return None if hidden is None else hidden.value()
+    # inside: own registrations
 
-    # inside
+    def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
+        if member.id == BROKER:
+            super()._add(member, services)
+            return
+        if not services:
+            return
+        holding = self._holdings[member.id]
+        member.heard = self._clock.seconds()
+        keys: dict[Key, None] = {}
+        for service in services:
+            self._orders += 1
+            key = key_of(member.wire, service, member.owner)
+            item = Item(key, member.id, service, self._orders)
+            holding.items[id(item)] = item
+            self._own.setdefault(key, []).append(item)
+            self._superseded.discard(key)
+            keys[key] = None
+        step = Step()
+        self._show(keys, step)
+        self._act(keys)
+        self._finish(step)
 
-    def _tell_unannounced(self, provider: int) -> None:
-        for told in self.unannounced:
-            told(provider)
+    def _exchange(self, old: Service, new: Service) -> Change:
+        entry = self._members[new.provider]
+        item = self._visible[key_of(entry.wire, old, entry.owner)]
+        item.service = new
+        self._act((item.key,))
+        return super()._exchange(old, new)
+
+    def _act(self, keys: Iterable[Key]) -> None:
+        if self.own_registrations is not None:
+            for key in keys:
+                self.own_registrations.acted(key)
+
+    def _end(self, holding: Holding, items: Sequence[Item], why: str) -> list[Registration]:
+        """Remove own registrations from the tables of keys. Returns those that are found as if another broker held
+        them."""
+        kept = []
+        for item in items:
+            last = self._registration(item)
+            del holding.items[id(item)]
+            if self._visible.get(item.key) is item:
+                del self._visible[item.key]
+            same = self._own[item.key]
+            same.remove(item)
+            if same:
+                if self.own_registrations is not None:
+                    self.own_registrations.refreshed(item.key)
+                continue
+            del self._own[item.key]
+            self._superseded.discard(item.key)
+            if self.own_registrations is not None:
+                stays = self.own_registrations.ended(last, why)
+                if stays is not None:
+                    kept.append(stays)
+        return kept
+
+    def _latest(self, provider: int) -> list[Item]:
+        """Return the registrations of an own provider that are the latest at their keys."""
+        holding = self._holdings.get(provider)
+        return [] if holding is None else [each for each in holding.items.values() if self._own[each.key][-1] is each]
+
+    def _registration(self, item: Item) -> Registration:
+        entry = self._holdings[item.provider].entry
+        provider = Provider(
+            entry.id, entry.label, entry.wire, entry.address, entry.load, entry.heard, (), entry.since, entry.details
+        )
+        found = self._visible.get(item.key) is item
+        failing = self._report_of(item.service) if found else None
+        return Registration(item.key, attrs.evolve(provider, owner=entry.owner), item.service, item.order, failing)
+
+    def _report_of(self, service: Service) -> FailingService | None:
+        """Return the report of a service that fails its check or is doubtful, None for any other."""
+        check = self.check_of(service) if self._checks or self._doubts else None
+        if check is None or check.state not in BAD_STATES:
+            return None
+        policy = self._index[service.name, service.protocol].judgement(service)
+        return FailingService(check.reason, policy, check.state is CheckState.DOUBTFUL)
+
+    def _note_report(self, service: Service, before: FailingService | None) -> None:
+        """Pass on the change of a report on an own service."""
+        after = self._report_of(service)
+        holding = self._holdings.get(service.provider)
+        if after == before or holding is None or not holding.own or self.own_registrations is None:
+            return
+        key = key_of(holding.entry.wire, service, holding.entry.owner)
+        if before is None or after is None or before.doubtful is not after.doubtful:
+            self.own_registrations.refreshed(key)
+        else:
+            self.own_registrations.restated(key)
+
+    # inside: registrations of other members
 
     def _announce_to_some(self, change: Change) -> None:
-        self._watches.announce(change, change.provider in self._mirrors or change.provider in self._leaving)
+        self._watches.announce(change, self._is_mirrored(change.provider) or change.provider in self._leaving)
 
-    def _is_own(self, provider: int) -> bool:
-        return provider in self._superseded or (provider in self._members and provider not in self._mirrors)
+    def _is_mirrored(self, provider: int) -> bool:
+        holding = self._holdings.get(provider)
+        return holding is not None and not holding.own
 
     def _refuse_foreign(self, provider: int) -> None:
         """Raise `Refusal` for a provider that another member holds."""
-        mirrored = self._mirrors.get(provider)
-        if mirrored is not None:
-            holder = mirrored.entry.broker
+        if self._is_mirrored(provider):
+            holder = self._holdings[provider].entry.broker
             raise Refusal(Reason.FORBIDDEN, f"provider {provider} is registered at the broker {holder!r}: ask there")
 
     def _in_order(self) -> Iterator[ProviderEntry]:
@@ -357,128 +451,156 @@ class ClusterRegistry(Registry):
             if member is not None:
                 yield member
 
-    def _places_of(self, provider: int) -> list[Endpoint]:
-        """Return the endpoints of an own provider."""
-        member = self._members.get(provider)
-        return [] if member is None else [endpoint_of(member.wire, service) for service in member.services]
-
-    def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
-        """Add own services, and hide the mirrored ones at their endpoints in the same step."""
-        if member.id == BROKER:
-            super()._add(member, services)
+    def _put(self, new: Registration, step: Step) -> None:
+        """Add or change a registration of another member."""
+        provider, key, service = new.provider, new.key, new.service
+        holding = self._holdings.get(provider.id)
+        if holding is None:
+            entry = ProviderEntry(provider.id, provider.label, provider.wire, provider.address, 0.0, provider.broker)
+            entry.load, entry.details = provider.load, provider.details
+            holding = self._holdings[provider.id] = Holding(entry, False)
+        elif holding.own:
+            # An id that this broker issued is its own.
+            self._take(key)
             return
-        places = [endpoint_of(member.wire, service) for service in services]
-        self._endpoints.take(places)
-        covered = self._endpoints.mirrored_at(places)
-        if not covered:
-            super()._add(member, services)
-            return
-        step = Step()
-        member.services += services
-        member.heard = self._clock.seconds()
-        self._put(services, step)
-        for id in covered:
-            self._show(self._mirrors[id], step)
-        self._finish(step)
-
-    def _leave_places(self, places: Sequence[Endpoint]) -> None:
-        """An own provider has left these endpoints: show the mirrored services there again."""
-        step = Step()
-        self._vacate(places, step)
-        self._finish(step)
-
-    def _vacate(self, places: Sequence[Endpoint], step: Step) -> None:
-        self._endpoints.vacate(places)
-        for id in self._endpoints.mirrored_at(places):
-            self._show(self._mirrors[id], step)
-
-    def _put(self, services: Sequence[Service], step: Step) -> None:
-        step.offered += services
-        step.changes += self._enter(services)
-
-    def _finish(self, step: Step) -> None:
-        """Announce the changes of a step, in their order."""
-        for service in step.offered:
-            member = self._members[service.provider]
-            self._restored.returned(member.id, member.label, member.wire, (service,))
-        self._queue(sorted(step.changes, key=lambda each: each.revision))
-        for entry in step.loads:
-            change = self._watches.record_load(entry.id, entry.label, entry.load, entry.details, mirrored=True)
-            if change is not None:
-                self._announce(change)
-        self._leaving.clear()
-        self._notifier.deliver()
-
-    def _update(self, provider: Provider, step: Step) -> None:
-        """Add or change a mirrored provider."""
-        mirrored = self._mirrors.get(provider.id)
-        now = self._clock.seconds()
-        if mirrored is None:
-            entry = ProviderEntry(provider.id, provider.label, provider.wire, provider.address, now, provider.broker)
-            mirrored = self._mirrors[provider.id] = Mirrored(entry, [])
-            self._members[provider.id] = entry
-            insort(self._ids, provider.id)
-            step.changes.append(self._watches.record(Kind.JOINED, provider.id, provider.label))
-        entry = mirrored.entry
-        entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
+        entry = holding.entry
+        entry.label, entry.address, entry.broker = provider.label, provider.address, provider.broker
         entry.owner = provider.owner
-        self._endpoints.remove(provider.id, mirrored.endpoints())
-        mirrored.services = list(provider.services)
-        mirrored.failing = {each.place: each for each in provider.failing}
-        self._endpoints.put(provider.id, mirrored.endpoints())
-        self._show(mirrored, step)
-        set_load(entry, provider.load, provider.details, step)
+        self._set_load(entry, provider.load, provider.details, step)
+        old = self._others.get(key)
+        if old is None or old.provider != provider.id or old.order != new.order or not _amendable(old.service, service):
+            # Another object than the one that was passed: it may be registered already.
+            item = Item(key, provider.id, attrs.evolve(service), new.order, False, new.failing)
+            holding.items[id(item)] = item
+            self._others[key] = item
+            if old is not None:
+                self._discard(old)
+            return
+        if old.service != service:
+            before, after = old.service, attrs.evolve(service)
+            if self._visible.get(key) is old:
+                step.changes.append(super()._exchange(before, after))
+                entry.services = [after if each is before else each for each in entry.services]
+            old.service = after
+        if old.failing != new.failing:
+            old.failing = new.failing
+            if self._visible.get(key) is old:
+                self._take_report(old, step)
 
-    def _show(self, mirrored: Mirrored, step: Step) -> None:
-        """Bring the visible services of a mirrored provider to what they should be."""
-        entry = mirrored.entry
-        own = self._endpoints.own
-        places = [n for n, s in enumerate(mirrored.services) if endpoint_of(entry.wire, s) not in own]
-        wanted = [mirrored.services[place] for place in places]
-        services, offered, amended, withdrawn = differences(entry.services, wanted)
-        failing = {}
-        if mirrored.failing:
-            failing = {
-                id(s): mirrored.failing[n] for n, s in zip(places, services, strict=True) if n in mirrored.failing
-            }
-        room = max(0, self.most_services - self._service_count + len(withdrawn))
-        if len(offered) > room:
-            left = set(map(id, offered[room:]))
-            self.left_out += len(left)
-            offered = offered[:room]
-            services = [service for service in services if id(service) not in left]
-        entry.services = services
-        step.changes += [self._exchange(old, new) for old, new in amended]
-        if offered:
-            self._put(offered, step)
-            # A service that was hidden is offered after those that were shown meanwhile.
-            moved: dict[tuple[str, str], list[Service]] = {(each.name, each.protocol): [] for each in offered}
-            for service in services:
-                if (service.name, service.protocol) in moved:
-                    moved[service.name, service.protocol].append(service)
-            for key, same in moved.items():
-                group = self._index[key]
-                assert isinstance(group, OrderedGroup)
-                group.arrange(same)
-        if withdrawn:
-            step.changes += self._remove(entry.id, withdrawn, "left")
-        if failing or mirrored.judged:
-            mirrored.judged = bool(failing)
-            for service in services:
-                self._take_report(service, failing.get(id(service)), entry.broker, step)
+    def _take(self, key: Key) -> None:
+        """Remove the registration of another member."""
+        old = self._others.pop(key, None)
+        if old is not None:
+            self._discard(old)
 
-    def _report_of(self, service: Service) -> tuple[str, Policy] | None:
-        """Return the reason and the policy of a service that fails its check or is doubtful, None for any other."""
-        check = self.check_of(service)
-        if check is None or check.state not in BAD_STATES:
-            return None
-        return check.reason, self._index[service.name, service.protocol].judgement(service)
+    def _discard(self, item: Item) -> None:
+        holding = self._holdings[item.provider]
+        del holding.items[id(item)]
+        if not holding.items and item.provider not in self._members:
+            del self._holdings[item.provider]
 
-    def _take_report(self, service: Service, report: FailingService | None, broker: str, step: Step) -> None:
-        """Judge a mirrored service by the report of its holder, None if its check does not fail there."""
+    # inside: what is found
+
+    def _view(self, key: Key) -> Item | None:
+        own, other = self._own.get(key), self._others.get(key)
+        if own and (other is None or key not in self._superseded):
+            return own[-1]
+        return other
+
+    def _show(self, keys: Iterable[Key], step: Step) -> None:
+        """Bring what is found at these keys to their views."""
+        hidden: list[Item] = []
+        shown: list[Item] = []
+        for key in keys:
+            before, now = self._visible.get(key), self._view(key)
+            if before is now:
+                continue
+            if before is not None:
+                hidden.append(before)
+                del self._visible[key]
+            if now is not None:
+                shown.append(now)
+        room = self.most_services - self._service_count + len(hidden)
+        for item in shown:
+            if room <= 0 and not item.own:
+                self.left_out += 1
+                continue
+            room -= 1
+            self._enter_item(item, step)
+        if hidden:
+            self._hide(hidden, step)
+
+    def _enter_item(self, item: Item, step: Step) -> None:
+        holding, service = self._holdings[item.provider], item.service
+        entry = holding.entry
+        if item.provider not in self._members:
+            entry.since = entry.heard = self._clock.seconds()
+            self._members[item.provider] = entry
+            insort(self._ids, item.provider)
+            step.changes.append(self._watches.record(Kind.JOINED, item.provider, entry.label))
+            if entry.load or entry.details:
+                step.loads.append(entry)
+        self._visible[item.key] = item
+        step.offered.append(service)
+        last = entry.services[-1] if entry.services else None
+        entry.services.append(service)
+        step.changes += self._enter((service,))
+        group = self._index[service.name, service.protocol]
+        assert isinstance(group, OrderedGroup)
+        group.orders[id(service)] = item.order
+        if last is not None and self._order_of(holding, last) > item.order:
+            self._arrange(holding)
+        if item.failing is not None:
+            self._take_report(item, step)
+
+    def _order_of(self, holding: Holding, service: Service) -> int:
+        entry = holding.entry
+        item = self._visible.get(key_of(entry.wire, service, entry.owner))
+        return 0 if item is None else item.order
+
+    def _arrange(self, holding: Holding) -> None:
+        """Put the services of a provider into the order of their offers."""
+        found = [each for each in holding.items.values() if self._visible.get(each.key) is each]
+        holding.entry.services = [each.service for each in sorted(found, key=lambda each: each.order)]
+
+    def _hide(self, items: Sequence[Item], step: Step) -> None:
+        """Remove registrations that are found no more; those of other members may be gone altogether."""
+        by_provider: dict[int, list[Item]] = {}
+        for item in items:
+            by_provider.setdefault(item.provider, []).append(item)
+        for id_, some in by_provider.items():
+            entry = self._members[id_]
+            gone = {id(item.service) for item in some}
+            entry.services = [service for service in entry.services if id(service) not in gone]
+            whys = {step.why.get(item.key, "left") for item in some}
+            for why in sorted(whys):
+                services = [item.service for item in some if step.why.get(item.key, "left") == why]
+                step.changes += self._remove(id_, services, why)
+                lasting = tuple(service for service in services if service.lasting)
+                if why == "expired" and lasting:
+                    self._restored.remember(attrs.evolve(entry.value(), services=lasting))
+            holding = self._holdings.get(id_)
+            if entry.services or holding is None or holding.own:
+                continue
+            self._leaving.add(id_)
+            self._drop(id_)
+            if not holding.items:
+                del self._holdings[id_]
+            why = "expired" if "expired" in whys else "left"
+            step.changes.append(self._watches.record(Kind.LEFT, id_, entry.label, why))
+
+    def _set_load(self, entry: ProviderEntry, load: float, details: LoadDetails | None, step: Step) -> None:
+        """Set the load of a mirrored provider, as a part of a step."""
+        if entry.load != load or entry.details != details:
+            entry.load, entry.details = load, details
+            if entry.id in self._members:
+                step.loads.append(entry)
+
+    def _take_report(self, item: Item, step: Step) -> None:
+        """Judge a mirrored service that is found by the report of its holder."""
+        service, report = item.service, item.failing
         same = self._index[service.name, service.protocol]
         before = self._checks.get(id(service))
-        fails = before is not None and before.state in BAD_STATES
         now = self._clock.seconds()
         if report is not None:
             state = CheckState.DOUBTFUL if report.doubtful else CheckState.FAILING
@@ -486,52 +608,34 @@ class ClusterRegistry(Registry):
             check = Check(state, report.reason, since)
             if check != before or same.judgement(service) is not report.policy:
                 step.changes += self._judge(same, service, check, report.policy)
-        elif fails:
+        elif before is not None and before.state in BAD_STATES:
             # Not untested: receivers of the notification of the failure need that of its end.
+            broker = self._holdings[item.provider].entry.broker
             check = Check(CheckState.PASSING, f"it does not fail any more at the broker {broker!r}", now)
             step.changes += self._judge(same, service, check, Policy.SHOW)
 
-    def _forget(self, provider: int, why: str, step: Step) -> None:
-        """Remove a mirrored provider."""
-        mirrored = self._mirrors.get(provider)
-        if mirrored is None:
-            return
-        self._endpoints.remove(provider, mirrored.endpoints())
-        self._leaving.add(provider)
-        del self._mirrors[provider]
-        entry = self._drop(provider)
-        lasting = tuple(service for service in entry.services if service.lasting)
-        step.changes += self._remove(provider, entry.services, why)
-        step.changes.append(self._watches.record(Kind.LEFT, provider, entry.label, why))
-        if lasting and why == "expired":
-            self._restored.remember(attrs.evolve(entry.value(), services=lasting))
-
-    def _supersede(self, provider: int, successor: int, step: Step) -> None:
-        """Hide an own provider, which is registered at another member now."""
-        if provider in self._superseded:
-            self._successors.follow([provider], successor)
-            return
-        member = self._superseded[provider] = self._drop(provider)
-        # The successor is at the same endpoints, and was hidden while this provider was shown.
-        self._vacate([endpoint_of(member.wire, service) for service in member.services], step)
-        step.changes += self._remove(provider, member.services, "left")
-        step.changes.append(self._watches.record(Kind.LEFT, provider, member.label, "left"))
-        self._successors.follow([provider], successor)
-
-    def _revive(self, provider: int) -> None:
-        """Show a superseded provider again."""
-        member = self._superseded.pop(provider, None)
-        if member is None:
-            return
-        self._successors.unfollow(provider)
-        self._members[provider] = member
-        insort(self._ids, provider)
-        services, member.services = member.services, []
-        self._tell([self._watches.record(Kind.JOINED, provider, member.label)])
-        if services:
-            self._add(member, services)
+    def _finish(self, step: Step) -> None:
+        """Announce the changes of a step, in their order."""
+        for service in step.offered:
+            member = self._members.get(service.provider)
+            if member is not None:
+                self._restored.returned(member.id, member.label, member.wire, (service,))
+        self._queue(sorted(step.changes, key=lambda each: each.revision))
+        for entry in {id(each): each for each in step.loads}.values():
+            if entry.id not in self._members:
+                continue
+            change = self._watches.record_load(entry.id, entry.label, entry.load, entry.details, mirrored=True)
+            if change is not None:
+                self._announce(change)
+        self._leaving.clear()
+        self._notifier.deliver()
 
     def _drop(self, provider: int) -> ProviderEntry:
         """Remove a provider from the table, and its id from the list, since the same id may come back."""
         del self._ids[bisect_left(self._ids, provider)]
         return self._members.pop(provider)
+
+
+def _amendable(old: Service, new: Service) -> bool:
+    """Return whether a service differs from another one only as `IRegistry.amend` permits."""
+    return old == new or attrs.evolve(old, info=new.info, lasting=new.lasting, interval=new.interval) == new

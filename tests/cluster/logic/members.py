@@ -78,14 +78,14 @@ class Farm:
         prefix = self.key(kind + "/")
         return sorted(each[len(prefix) :].decode() for each in self.etcd.keys if each.startswith(prefix))
 
+    def registrations(self, kind: str = "s") -> dict[str, int]:
+        """Return the providers of the registrations in etcd, or with "t" of the standbys, by the ends of their keys."""
+        keys = {rest: self.etcd.keys[self.key(f"{kind}/{rest}")] for rest in self.values(kind)}
+        return {rest: msgspec.json.decode(kv.value)["provider"] for rest, kv in keys.items()}
+
     def providers(self) -> tuple[list[int], list[int]]:
-        """Return the ids of the providers in etcd that are no standbys, and of those that are."""
-        active: list[int] = []
-        standbys: list[int] = []
-        for rest in self.values("p"):
-            value = msgspec.json.decode(self.etcd.keys[self.key("p/" + rest)].value)
-            (standbys if value.get("standby") else active).append(int(rest))
-        return active, standbys
+        """Return the ids of the providers that have registrations in etcd, and of those that have standbys."""
+        return sorted(set(self.registrations().values())), sorted(set(self.registrations("t").values()))
 
 
 class Member:

@@ -10,7 +10,6 @@ import pytest
 
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Event, Put
-from broker.cluster.own import PART
 from broker.core.model import MAX_TEXT, Check, CheckState, FailingService, Kind, Policy
 from tests.cluster.logic.members import Farm, Member
 
@@ -143,8 +142,8 @@ def test_reasons_that_change_all_the_time_are_written_once_in_an_interval(farm: 
     written = dict.fromkeys(ids, 0)
 
     def count(revision: int, events: Sequence[Event]) -> None:
-        for id in ids:
-            written[id] += any(each.key.endswith(b"p/%016d" % id) for each in events)
+        for number, id in enumerate(ids):
+            written[id] += any(each.key.endswith(b"h:%d" % number) for each in events)
 
     farm.etcd.applied.append(count)
     begun = farm.clock.seconds()
@@ -165,9 +164,9 @@ def test_a_reason_that_was_written_with_another_change_is_not_written_again(farm
     judge(a, id, FAILING, Policy.SHOW)
     farm.until(lambda: checks(b) == [(CheckState.FAILING, FAILING.reason)], "the failure")
     judge(a, id, attrs.evolve(FAILING, reason="status 503"), Policy.SHOW)
-    a.offer(id, "shop", "h:1")
+    a.registry.relabel(id, "another")
     farm.until(lambda: checks(b) == [(CheckState.FAILING, "status 503")], "the later reason", 0.2)
-    key = farm.key(f"p/{id:016}")
+    key = farm.key("s/elko/bank/tcp/h:1")
     revision = farm.etcd.keys[key].mod_revision
     farm.run(3.0)
     assert farm.etcd.keys[key].mod_revision == revision
@@ -183,7 +182,6 @@ def test_a_large_provider_reports_its_failing_services(farm: Farm) -> None:
     farm.until(lambda: len(b.found()) == 39, "the failure")
     assert "h:7" not in [each.hostport for each in b.registry.find("bank", "tcp")]
     assert checks(b)[7] == (CheckState.FAILING, "?" * MAX_TEXT)
-    assert max(len(kv.value) for kv in farm.etcd.keys.values()) <= PART
 
 
 def test_a_failure_survives_the_loss_of_all_data_of_etcd(farm: Farm) -> None:
@@ -195,7 +193,7 @@ def test_a_failure_survives_the_loss_of_all_data_of_etcd(farm: Farm) -> None:
     seen: list[object] = []
     b.registry.watch(seen.append)
     farm.etcd.wipe()
-    farm.until(lambda: len(farm.values("p")) == 3, "the entries")
+    farm.until(lambda: len(farm.values("s")) == 3, "the entries")
     farm.run(25.0)
     assert (b.found(), seen) == ([ids[0], ids[2]], [])
     [late] = farm.joined("c")
@@ -241,22 +239,19 @@ def test_a_provider_that_moved_is_not_judged_by_its_former_holder(farm: Farm) ->
     ],
 )
 def test_a_report_is_read_with_its_policy(more: dict[str, object], expected: Policy | None) -> None:
-    service = {"name": "bank", "hostport": "h:1"}
-    value = json.dumps(
-        {"broker": "a", "label": "x", "wire": "elko", "services": [service, {**service, **more}]}
-    ).encode()
-    read = layout.head_or_provider(value)
-    assert isinstance(read, layout.ProviderValue)
+    service = {"name": "bank", "hostport": "h:1", **more}
+    value = json.dumps({"broker": "a", "provider": 7, "service": service}).encode()
+    read = layout.registration(("elko", "bank", "tcp", "h:1"), value)
     reason = more.get("failing")
-    assert layout.failing(read) == (() if expected is None else (FailingService(1, str(reason), expected),))
+    assert read.failing == (None if expected is None else FailingService(str(reason), expected))
 
 
 @pytest.mark.parametrize("more", [b'"failing":7', b'"failing":"x","policy":null', b'"failing":"%s"' % (b"x" * 5_000)])
 def test_a_report_that_is_none_is_a_foreign_value(farm: Farm, more: bytes) -> None:
     a, _ = farm.joined("a", "b")
     lease = farm.etcd.keys[farm.key("b/b")].lease
-    value = b'{"broker":"b","label":"x","wire":"elko","services":[{"name":"bank","hostport":"h:1",%s}]}' % more
-    farm.etcd.txn([], [Put(farm.key("p/0000000000000007"), value, lease)])
+    value = b'{"broker":"b","provider":7,"service":{"name":"bank","hostport":"h:1",%s}}' % more
+    farm.etcd.txn([], [Put(farm.key("s/elko/bank/tcp/h:1"), value, lease)])
     farm.run(0.5)
     assert a.cluster.counts()["cluster.bad-values"] == 1
     assert a.found() == []

@@ -43,7 +43,7 @@ def test_a_service_is_found_everywhere_until_it_has_moved(farm: Farm) -> None:
         farm.clock.advance(0.001)
     farm.run(2 * TTL)
     assert found(*members) == [[new]] * 3
-    assert farm.values("p") == [f"{new:016}"]
+    assert farm.providers()[0] == [new]
     assert not a.cluster.has_entries()
 
 
@@ -62,7 +62,7 @@ def test_a_service_that_does_not_come_back_goes_after_the_ttl(farm: Farm) -> Non
     assert found(*members) == [[second]] * 3
     farm.run(4.0)
     assert found(*members) == [[]] * 3
-    assert farm.values("p") == []
+    assert farm.values("s") == []
     assert not a.cluster.has_entries()
 
 
@@ -111,7 +111,7 @@ def test_two_entries_without_knowledge_of_each_other_become_the_live_one(farm: F
     new = b.register()
     farm.run(0.5)
     assert found(*members) == [[new], [new]]
-    assert farm.values("p") == [f"{new:016}"]
+    assert farm.providers()[0] == [new]
 
 
 def test_a_service_that_comes_back_after_the_drain_was_undone_replaces_its_entry(farm: Farm) -> None:
@@ -127,7 +127,7 @@ def test_a_service_that_comes_back_after_the_drain_was_undone_replaces_its_entry
     assert found(*members) == [[new], [new]]
     farm.run(2 * TTL)
     assert found(*members) == [[new], [new]]
-    assert farm.values("p") == [f"{new:016}"]
+    assert farm.providers()[0] == [new]
 
 
 def test_a_stop_leaves_the_entries_of_services_on_their_way(farm: Farm) -> None:
@@ -153,7 +153,7 @@ def test_entries_end_with_the_lease(farm: Farm) -> None:
     farm.run(5.0)
     assert a.is_member
     assert found(*members) == [[], []]
-    assert farm.values("p") == []
+    assert farm.values("s") == []
 
 
 def test_a_label_that_changes_is_published(farm: Farm) -> None:

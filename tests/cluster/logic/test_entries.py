@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 import pytest
 
 from broker.cluster.etcd.etcd_interface import Delete, Event, Put
-from broker.cluster.own import PART
 from broker.core.model import LoadDetails, Owner, Service
 from tests.cluster.logic.members import Farm
+
+KEY = "s/elko/bank/tcp/h:9"
+"""Key of a registration."""
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def test_a_service_is_found_at_all_members_until_it_leaves(farm: Farm) -> None:
     assert (mirrored.broker, mirrored.label, mirrored.wire, mirrored.address) == ("a", "server", "elko", "10.0.0.1:5")
     a.registry.leave(id)
     assert farm.until(lambda: not b.found() and not c.found(), "its end") < 0.1
-    assert farm.values("p") == []
+    assert farm.values("s") == []
 
 
 def test_all_of_a_service_arrives(farm: Farm) -> None:
@@ -82,7 +85,7 @@ def test_a_provider_that_comes_back_elsewhere_moves_in_one_step(farm: Farm) -> N
         counts |= {len(a.found()), len(b.found()), len(c.found())}
         farm.clock.advance(0.001)
     assert counts <= {1}
-    assert farm.values("p") == [f"{new:016}"]
+    assert farm.providers()[0] == [new]
     assert a.registry.wire_and_label(old) is not None, "the session of the old one stays"
     farm.until(lambda: farm.providers() == ([new], [old]), "the standby")
     assert a.found() == b.found() == c.found() == [new]
@@ -111,21 +114,26 @@ def test_a_server_at_two_members_is_never_missing_when_it_leaves_one(farm: Farm,
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_session_that_ends_before_its_move_is_read_leaves_no_gap_at_its_broker(farm: Farm, lives: bool) -> None:
+def test_a_session_that_ends_before_its_move_is_read_leaves_a_gap_of_a_round_trip_at_most(
+    farm: Farm, lives: bool
+) -> None:
     a, b = farm.joined("a", "b")
     old = a.register()
     farm.until(lambda: b.found() == [old], "the service")
     new = b.register()
-    while farm.values("p") != [f"{new:016}"]:
+    while farm.providers()[0] != [new]:
         assert farm.clock.seconds() < 60
         farm.clock.advance(0.0005)
     b.registry.leave(new)
     if not lives:
         a.registry.leave(old)
+    missing = 0
     end = farm.clock.seconds() + 2.0
     while farm.clock.seconds() < end:
-        assert b.found() == [old] or not lives
+        assert b.found() in ([old], [])
+        missing += not b.found()
         farm.clock.advance(0.001)
+    assert missing < 150 or not lives
     assert b.found() == a.found() == ([old] if lives else [])
     assert farm.providers() == ([old] if lives else [], [])
 
@@ -169,27 +177,6 @@ def test_of_two_standbys_one_is_found_when_their_successor_leaves(farm: Farm) ->
     assert farm.providers()[0] == found
 
 
-def test_a_standby_whose_session_changes_a_service_is_found_beside_a_successor_elsewhere(farm: Farm) -> None:
-    a, b, c = farm.joined("a", "b", "c")
-    old = a.register()
-    farm.run(0.5)
-    middle = b.register()
-    farm.until(lambda: farm.providers() == ([middle], [old]), "the standby")
-    # The successor of the successor names both, and is not at the place of the first.
-    b.offer(middle, "shop", "h:2")
-    b.registry.withdraw(middle, ["bank"])
-    farm.run(0.5)
-    new = c.register("shop", "h:2")
-    farm.until(lambda: b.found("shop") == [new], "the move")
-    farm.run(0.5)
-    assert farm.providers() == ([new], sorted([old, middle]))
-    a.offer(old, "bank", "h:3")
-    farm.until(lambda: b.found() == c.found() == [old, old], "the services at both places")
-    farm.run(1.0)
-    assert farm.providers() == (sorted([old, new]), [middle])
-    assert a.found("shop") == b.found("shop") == [new]
-
-
 def test_a_provider_replaces_another_only_with_all_its_services(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     old = a.offer(a.register("bank", "h:1"), "shop", "h:2")
@@ -199,7 +186,7 @@ def test_a_provider_replaces_another_only_with_all_its_services(farm: Farm) -> N
     assert (b.found("bank"), b.found("shop"), a.found("shop")) == ([new], [old], [old])
     b.offer(new, "shop", "h:2")
     farm.until(lambda: a.found("shop") == [new] and a.found("bank") == [new], "the move")
-    assert farm.values("p") == [f"{new:016}"]
+    assert farm.providers()[0] == [new]
 
 
 def test_two_servers_with_one_label_are_both_found(farm: Farm) -> None:
@@ -229,7 +216,8 @@ def test_of_two_registrations_at_once_the_one_of_the_later_key_counts(seed: int)
     written: list[int] = []
 
     def applied(revision: int, events: Sequence[Event]) -> None:
-        written.extend(int(each.key[-16:]) for each in events if each.value is not None and b"/p/" in each.key)
+        values = [each.value.value for each in events if each.value is not None and b"/s/" in each.key]
+        written.extend(msgspec.json.decode(each)["provider"] for each in values)
 
     farm.etcd.applied.append(applied)
     homes = {a.register(): a, b.register(): b}
@@ -256,34 +244,11 @@ def test_a_dead_member_is_gone_after_its_ttl(farm: Farm) -> None:
     assert [each.name for each in b.cluster.members()] == ["b"]
 
 
-def test_a_large_provider_is_split_and_changes_at_once(farm: Farm) -> None:
-    a, b = farm.joined("a", "b")
-    id = a.registry.join("large", "elko", "h:5")
-    info = '{"a":"' + "x" * 16_000 + '"}'
-    for number in range(100):
-        a.offer(id, f"s{number}", f"h:{number}", info=info)
-    farm.until(lambda: len(b.registry.services_of(id)) == 100, "all services")
-    assert b.registry.services_of(id) == a.registry.services_of(id)
-    assert max(len(kv.value) for kv in farm.etcd.keys.values()) <= PART
-    seen = set()
-    a.registry.withdraw(id, [f"s{number}" for number in range(50)])
-    while len(b.registry.services_of(id)) != 50:
-        seen.add(len(b.registry.services_of(id)))
-        farm.clock.advance(0.001)
-    assert seen == {100}
-    [late] = farm.joined("c")
-    assert len(late.registry.services_of(id)) == 50
-    a.registry.withdraw(id, [f"s{number}" for number in range(50, 99)])
-    farm.until(lambda: len(b.registry.services_of(id)) == 1, "the small one")
-    farm.run(0.5)
-    assert farm.values("p") == [f"{id:016}"], "no parts remain"
-
-
 def test_an_own_key_that_vanishes_is_written_again(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
-    id = a.register()
+    a.register()
     farm.until(b.found, "the service")
-    farm.etcd.txn([], [Delete(farm.key(f"p/{id:016}"))])
+    farm.etcd.txn([], [Delete(farm.key("s/elko/bank/tcp/h:1"))])
     farm.until(lambda: not b.found(), "the foreign deletion")
     assert farm.until(b.found, "the repair") < 0.2
     assert a.cluster.counts()["cluster.repairs"] == 1
@@ -292,18 +257,21 @@ def test_an_own_key_that_vanishes_is_written_again(farm: Farm) -> None:
 @pytest.mark.parametrize(
     ("rest", "value"),
     [
-        ("p/0000000000000007", b"not json"),
-        ("p/0000000000000007", b'{"broker":"a","label":"x","wire":"elko","services":[{"name":"bank"}]}'),
+        (KEY, b"not json"),
+        (KEY, b'{"broker":"a","provider":7,"service":{"name":"bank"}}'),
+        (KEY, b'{"broker":"a","provider":0,"service":{"name":"bank","hostport":"h:9"}}'),
+        (KEY, b'{"broker":"a","provider":7,"service":{"name":"bank","hostport":"h:9","info":"[]"}}'),
+        (KEY, b'{"broker":"a","provider":7,"service":{"name":"shop","hostport":"h:9"}}'),
+        (KEY, b'{"broker":"a","provider":7,"service":{"name":"bank","hostport":"h:9"},"entry":"x"}'),
         (
-            "p/0000000000000007",
-            b'{"broker":"a","label":"x","wire":"w","services":[{"name":"elkobroker.x","hostport":"h:1"}]}',
+            "s/elko/elkobroker.x/tcp/h:9",
+            b'{"broker":"a","provider":7,"service":{"name":"elkobroker.x","hostport":"h:9"}}',
         ),
-        (
-            "p/0000000000000007",
-            b'{"broker":"a","label":"x","wire":"w","services":[{"name":"bank","hostport":"h:9","info":"[]"}]}',
-        ),
-        ("p/0000000000000000", b'{"broker":"a","label":"x","wire":"elko"}'),
-        ("p/7", b'{"broker":"a","label":"x","wire":"elko"}'),
+        ("s/elko/b%61nk/tcp/h:9", b'{"broker":"a","provider":7,"service":{"name":"bank","hostport":"h:9"}}'),
+        ("s/elko/bank/tcp", b"{}"),
+        ("s/elko/bank/tcp/h:9/more", b"{}"),
+        ("s/elko/%FF/tcp/h:9", b"{}"),
+        ("t/" + KEY[2:] + "/b", b'{"broker":"a","provider":7,"service":{"name":"bank","hostport":"h:9"}}'),
         ("b/x", b"[]"),
         ("b/\u00e9/y", b"{}"),
         ("l/a/x", b"{}"),
@@ -334,8 +302,8 @@ def test_an_entry_without_the_lease_of_its_holder_is_not_shown(farm: Farm, lease
     if lease:
         lease = farm.etcd.grant(100).lease
     for broker in ("b", "nobody"):
-        value = b'{"broker":"%s","label":"x","wire":"elko","services":[{"name":"bank","hostport":"h:1"}]}'
-        farm.etcd.txn([], [Put(farm.key("p/0000000000000007"), value % broker.encode(), lease)])
+        value = b'{"broker":"%s","provider":7,"service":{"name":"bank","hostport":"h:9"}}'
+        farm.etcd.txn([], [Put(farm.key(KEY), value % broker.encode(), lease)])
         farm.run(1.0)
         assert a.found() == b.found() == []
 
@@ -344,8 +312,10 @@ def test_a_provider_id_of_this_member_is_nobody_elses(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     id = a.register()
     farm.until(b.found, "the service")
-    value = b'{"broker":"b","label":"x","wire":"elko","services":[{"name":"bank","hostport":"evil:1"}]}'
+    value = b'{"broker":"b","provider":%d,"service":{"name":"bank","hostport":"evil:1"}}' % id
     lease = farm.etcd.keys[farm.key("b/b")].lease
-    farm.etcd.txn([], [Put(farm.key(f"p/{id:016}"), value, lease)])
+    farm.etcd.txn([], [Put(farm.key("s/elko/bank/tcp/evil:1"), value, lease)])
     farm.run(0.5)
-    assert a.registry.find("bank", "tcp") == b.registry.find("bank", "tcp") == (Service("bank", "h:1", id),)
+    assert a.registry.find("bank", "tcp") == (Service("bank", "h:1", id),)
+    farm.run(0.5)
+    assert [each for each in farm.values("s") if "evil" in each] == [], "its holder has no such registration"

@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from broker.cluster.etcd.etcd_interface import Compare, Event, Granted, LeaseGone, Put
-from broker.cluster.publisher import Unit
+from broker.cluster.etcd.etcd_interface import Event, Granted, LeaseGone
+from broker.core.model import Service
 from tests.cluster.logic.members import Farm, Member
 
 
@@ -40,7 +40,7 @@ def test_entries_are_held_while_etcd_is_away_after_a_loss_of_its_data(farm: Farm
     for number in range(3):
         farm.etcd.restart(number)
     b.client.connect()
-    while farm.values("p") != [f"{id:016}"]:
+    while farm.providers()[0] != [id]:
         farm.run(0.05)
         assert a.found() == [id]
         assert farm.clock.seconds() < 100
@@ -55,16 +55,12 @@ def test_nothing_is_written_from_a_table_behind_the_session(farm: Farm) -> None:
     farm.until(b.found, "the service")
     cut(a)
     other = b.register()
-    farm.until(lambda: farm.values("p") == [f"{other:016}"], "the move")
-    # The present session offers more than the successor has, so it counts again, and replaces the successor.
-    a.offer(id, "shop", "h:1")
+    farm.until(lambda: farm.providers()[0] == [other], "the move")
+    a.registry.amend(Service("bank", "h:1", id, info="{}"))
     a.client.connect()
-    while not b.found("shop"):
-        assert len(farm.values("p")) == 1, "the entry is written without the deletion of the other"
-        farm.run(0.01)
-        assert farm.clock.seconds() < 60
+    farm.until(lambda: a.found() == [other], "the table")
     farm.run(3.0)
-    assert (a.found(), a.found("shop")) == (b.found(), b.found("shop")) == ([id], [id])
+    assert (a.found(), b.found(), farm.providers()) == ([other], [other], ([other], [id]))
 
 
 def test_a_watch_that_does_not_bring_the_write_of_its_session_is_silent(farm: Farm) -> None:
@@ -114,7 +110,7 @@ def test_entries_are_held_if_the_data_of_etcd_are_lost_at_the_beginning_of_a_ses
 def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
     [a] = farm.joined("a")
     a.register()
-    farm.until(lambda: farm.values("p"), "the entry")
+    farm.until(lambda: farm.values("s"), "the entry")
     leases: set[int] = set()
 
     def applied(revision: int, events: Sequence[Event]) -> None:
@@ -137,13 +133,3 @@ def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
     farm.until(lambda: a.is_member, "the return", 30.0)
     farm.until(lambda: farm.values("l"), "the load")
     assert 0 not in leases
-
-
-def test_conditions_that_never_hold_are_tried_less_often_and_end_the_session(farm: Farm) -> None:
-    [a] = farm.joined("a")
-    counts = a.cluster.counts()
-    key = farm.key("beat/none")
-    never = Unit((Put(key, b"{}", 0),), (Compare("MOD", key, 77),))
-    a.cluster._parts.publisher.mark("never", lambda: [never])
-    farm.until(lambda: a.cluster.counts()["cluster.sessions"] > counts["cluster.sessions"], "another session", 8.0)
-    assert a.cluster.counts()["cluster.transactions"] - counts["cluster.transactions"] < 20

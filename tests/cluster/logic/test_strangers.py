@@ -27,6 +27,12 @@ OTHER_LAYOUT: dict[str, object] = {
 """Database of a layout with other keys and values than this one has; `database` sets the version in ``meta``."""
 
 
+REGISTRATION = "s/elko/bank/tcp/h:1"
+
+STRANGERS: dict[str, object] = {"broker": "x", "provider": 7, "service": {"name": "bank", "hostport": "h:1"}}
+"""Value of a registration of a broker "x", which is none."""
+
+
 @pytest.fixture
 def farm() -> Farm:
     return Farm()
@@ -73,7 +79,7 @@ def test_a_database_of_another_layout_ends_the_start_and_stays_as_it_is(
     assert again.error is None
     assert again.found() == []
     id = again.register()
-    farm.until(lambda: farm.values("p") == [f"{id:016}"], "the entry")
+    farm.until(lambda: farm.providers()[0] == [id], "the entry")
 
 
 def test_a_database_without_a_version_is_taken_as_new_and_its_values_are_left_out(farm: Farm) -> None:
@@ -90,7 +96,8 @@ def test_a_database_without_a_version_is_taken_as_new_and_its_values_are_left_ou
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (b'{"layout":2,"epoch":"x","more":1}', "has version 2, and this broker knows 1: run the newer version"),
+        (b'{"layout":3,"epoch":"x","more":1}', "has version 3, and this broker knows 2: run the newer version"),
+        (b'{"layout":1,"epoch":"x"}', "has version 1, which this broker does not know"),
         (b'{"layout":0,"epoch":"x"}', "has version 0, which this broker does not know"),
         (b"something else", "is not one of elkobroker's"),
         (b'{"layout":"1","epoch":"x"}', "is not one of elkobroker's"),
@@ -107,7 +114,7 @@ def test_another_layout_ends_the_start(farm: Farm, value: bytes, sentence: str) 
 
 def test_another_layout_that_appears_later_ends_the_membership(farm: Farm) -> None:
     [a] = farm.joined("a")
-    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":2,"epoch":"x"}', 0)])
+    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":3,"epoch":"x"}', 0)])
     farm.until(lambda: a.error is not None, "the end")
     assert "run the newer version" in str(a.error)
 
@@ -196,12 +203,7 @@ def test_a_member_without_a_lease_is_none_nor_are_its_entries(farm: Farm) -> Non
     a, b = farm.joined("a", "b")
     values: dict[str, object] = {
         "b/x": {"instance": "5e7c"},
-        "p/0000000000000007": {
-            "broker": "x",
-            "label": "x",
-            "wire": "elko",
-            "services": [{"name": "bank", "hostport": "h:1"}],
-        },
+        REGISTRATION: STRANGERS,
         "l/x/0": {"loads": [[7, 3.5, None, None, None, None]]},
         "beat/x": {"counter": 1},
     }
@@ -261,30 +263,24 @@ def test_beats_of_many_strangers_leave_room_for_those_of_a_member(farm: Farm) ->
 def test_a_large_value_is_left_out(farm: Farm) -> None:
     [a] = farm.joined("a")
     lease = farm.etcd.grant(600).lease
-    provider: dict[str, object] = {
-        "broker": "x",
-        "label": "x",
-        "wire": "elko",
-        "services": [{"name": "bank", "hostport": "h:1"}],
-    }
-    put(farm, {"b/x": {"instance": "5e7c"}, "p/0000000000000007": provider}, lease)
+    put(farm, {"b/x": {"instance": "5e7c"}, REGISTRATION: STRANGERS}, lease)
     assert a.found() == [7]
-    put(farm, {"p/0000000000000007": {**provider, "unknown": "x" * MAX_VALUE}}, lease)
+    put(farm, {REGISTRATION: {**STRANGERS, "unknown": "x" * MAX_VALUE}}, lease)
     assert (a.found(), a.cluster.counts()["cluster.bad-values"], a.is_member) == ([], 1, True)
 
 
-def test_a_provider_whose_parts_are_of_another_member_goes(farm: Farm) -> None:
-    [a] = farm.joined("a")
-    lease = farm.etcd.grant(600).lease
-    services = [{"name": "bank", "hostport": "h:1"}]
-    provider: dict[str, object] = {"broker": "x", "label": "x", "wire": "elko", "services": services}
-    put(farm, {"b/x": {"instance": "5e7c"}, "p/0000000000000007": provider}, lease)
-    assert a.found() == [7]
-    put(farm, {"p/0000000000000007/000001.0": {**provider, "broker": "y"}}, lease)
-    head = b'{"split":true,"broker":"x","generation":1,"parts":1}'
-    farm.etcd.txn([], [Put(farm.key("p/0000000000000007"), head, lease)])
-    farm.run(0.5)
-    assert (a.found(), a.cluster.counts()["cluster.bad-values"]) == ([], 1)
+@pytest.mark.parametrize(
+    ("value", "lease"), [(b"no value", 0), (json.dumps({"broker": "b", "provider": 7}).encode(), 0), (b"{}", 600)]
+)
+def test_a_registration_that_a_stranger_overwrites_is_written_again(farm: Farm, value: bytes, lease: int) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(lambda: b.found() == [id], "the service")
+    farm.etcd.txn([], [Put(farm.key(REGISTRATION), value, farm.etcd.grant(lease).lease if lease else 0)])
+    farm.until(lambda: not b.found(), "the loss")
+    farm.until(lambda: b.found() == [id], "the repair", 1.0)
+    assert a.found() == [id]
+    assert farm.etcd.keys[farm.key(REGISTRATION)].lease == farm.etcd.keys[farm.key("b/a")].lease
 
 
 def put(farm: Farm, values: Mapping[str, object], lease: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from broker.cluster.etcd.etcd_interface import Event, Put
+from broker.cluster.etcd.etcd_interface import Put
 from broker.cluster.layout import LAYOUT
 from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.model import NOBODY, LoadDetails, Owner, Policy, Service
@@ -19,7 +19,7 @@ from tests.cluster.logic.test_failures import claimed
 ID = 7
 """Provider of the broker of another version; ids of a new farm are higher."""
 
-PROVIDER = f"p/{ID:016}"
+REGISTRATION = "s/elko/bank/tcp/h:1"
 
 
 def _queue(space: str, name: str) -> str:
@@ -28,12 +28,7 @@ def _queue(space: str, name: str) -> str:
 
 OLDER: dict[str, dict[str, Any]] = {
     "b/other": {"instance": "5e7c"},
-    PROVIDER: {
-        "broker": "other",
-        "label": "server",
-        "wire": "elko",
-        "services": [{"name": "bank", "hostport": "h:1"}],
-    },
+    REGISTRATION: {"broker": "other", "provider": ID, "service": {"name": "bank", "hostport": "h:1"}},
     "l/other/0": {"loads": [[ID, 3.5, None, None, None, None]]},
     "beat/other": {"counter": 9},
     _queue("space", "jobs"): {"owner": "other"},
@@ -53,31 +48,33 @@ NEWER: dict[str, dict[str, Any]] = {
         "version": "99.1.0",
         "draining": True,
     },
-    PROVIDER: {
+    REGISTRATION: {
         **UNKNOWN,
         "broker": "other",
+        "provider": ID,
         "label": "server",
-        "wire": "a wire of a later version",
         "address": "10.0.0.7:1",
         "owner": "user anna",
-        "entry": "shop/1",
         "proof": "ab12",
-        "replaces": [5, 6],
-        "services": [
-            {"name": "shop", "hostport": "h:2", "protocol": "udp", **UNKNOWN},
-            {
-                "name": "bank",
-                "hostport": "h:1",
-                "label": "x",
-                "auth": {"mode": "a mode of a later version", "code": "c", **UNKNOWN},
-                "info": '{"a":1}',
-                "lasting": True,
-                "interval": 2.5,
-                "failing": "a reason",
-                "policy": "a policy of a later version",
-                **UNKNOWN,
-            },
-        ],
+        "order": 3,
+        "service": {
+            "name": "bank",
+            "hostport": "h:1",
+            "label": "x",
+            "auth": {"mode": "a mode of a later version", "code": "c", **UNKNOWN},
+            "info": '{"a":1}',
+            "lasting": True,
+            "interval": 2.5,
+            "failing": "a reason",
+            "policy": "a policy of a later version",
+            **UNKNOWN,
+        },
+    },
+    "s/a%20wire%20of%20a%20later%20version/shop/udp/h:2": {
+        **UNKNOWN,
+        "broker": "other",
+        "provider": 8,
+        "service": {"name": "shop", "hostport": "h:2", "protocol": "udp", **UNKNOWN},
     },
     "l/other/0": {**UNKNOWN, "loads": [[ID, 3.5, 10, 1, 2, 0.5]]},
     "beat/other": {**UNKNOWN, "counter": 9, "lag": 0.25, "providers": 1, "services": 2},
@@ -131,7 +128,7 @@ def test_values_of_an_older_broker_have_the_defaults_of_the_members_that_it_lack
         assert member.registry.find("bank", "tcp") == (Service("bank", "h:1", ID),)
         provider = member.registry.provider(ID)
         assert provider is not None
-        assert (provider.broker, provider.address, provider.owner, provider.failing) == ("other", "", NOBODY, ())
+        assert (provider.broker, provider.address, provider.owner) == ("other", "", NOBODY)
         assert (provider.load, provider.details) == (3.5, None)
         assert member.registry.policy_of(provider.services[0]) is Policy.SHOW
         other = member.cluster.member("other")
@@ -145,28 +142,20 @@ def test_values_of_an_older_broker_have_the_defaults_of_the_members_that_it_lack
 
 
 @pytest.mark.parametrize("values", [OLDER, NEWER], ids=["older", "newer"])
-def test_a_provider_moves_from_a_broker_of_another_version_in_one_step(
+def test_a_service_moves_from_a_broker_of_another_version_in_one_step(
     farm: Farm, values: Mapping[str, Mapping[str, Any]]
 ) -> None:
     a, b = farm.joined("a", "b")
+    # A session has no owner.
+    values = {**values, REGISTRATION: {**values[REGISTRATION], "owner": ""}}
     lease = enter(farm, values)
-    revisions: list[list[str]] = []
-
-    def applied(revision: int, events: Sequence[Event]) -> None:
-        revisions.append([each.key.decode()[-18:] for each in events if b"/p/" in each.key])
-
-    farm.etcd.applied.append(applied)
-    id = a.registry.join("server", values[PROVIDER]["wire"], "10.0.0.1:5")
-    for each in values[PROVIDER]["services"]:
-        a.offer(id, each["name"], each["hostport"], protocol=each.get("protocol", "tcp"))
-    farm.until(lambda: b.found() == [id], "the move")
-    assert [PROVIDER, f"p/{id:016}"] in revisions
-    value = json.loads(farm.etcd.keys[farm.key(f"p/{id:016}")].value)
-    assert value["replaces"] == [ID, *values[PROVIDER].get("replaces", [])]
+    id = a.register()
+    while b.found() != [id]:
+        assert b.found() == [ID]
+        farm.clock.advance(0.001)
     # The broker of the other version takes it back.
-    successor = {**values[PROVIDER], "replaces": [id]}
-    write(farm, {f"p/{ID + 1:016}": successor}, lease)
-    assert a.found() == b.found() == [ID + 1]
+    write(farm, {REGISTRATION: values[REGISTRATION]}, lease)
+    assert a.found() == b.found() == [ID]
 
 
 def test_the_entries_of_a_broker_of_another_version_go_with_its_lease(farm: Farm) -> None:
@@ -199,7 +188,8 @@ def test_members_that_a_newer_broker_adds_are_ignored(farm: Farm) -> None:
         assert [each.hostport for each in member.registry.find("shop", "udp")] == ["h:2"]
         provider = member.registry.provider(ID)
         assert provider is not None
-        assert (provider.wire, provider.owner) == ("a wire of a later version", Owner("user anna", "shop/1", "ab12"))
+        assert (provider.wire, provider.owner) == ("elko", Owner("user anna", "", "ab12"))
+        assert member.registry.wire_and_label(8) == ("a wire of a later version", "")
         assert (provider.load, provider.details) == (3.5, LoadDetails(10, 1, 2, 0.5))
         other = member.cluster.member("other")
         assert other is not None
@@ -224,30 +214,14 @@ def test_members_that_a_newer_broker_adds_to_meta_are_kept_and_those_of_ids_are_
     farm.until(lambda: b.found() == [id], "the service")
 
 
-def test_a_large_provider_of_a_newer_broker_is_put_together(farm: Farm) -> None:
-    [a] = farm.joined("a")
-    whole = json.dumps({**NEWER[PROVIDER], "label": "large"}).encode()
-    parts = [whole[:100], whole[100:]]
-    # The head is known by its first member.
-    head = {"split": True, **UNKNOWN, "broker": "other", "generation": 3, "parts": 2}
-    text = json.dumps(head, separators=(",", ":")).encode()
-    lease = enter(farm, {key: value for key, value in NEWER.items() if key != PROVIDER})
-    puts = [Put(farm.key(f"{PROVIDER}/000003.{number}"), part, lease) for number, part in enumerate(parts)]
-    farm.etcd.txn([], [*puts, Put(farm.key(PROVIDER), text, lease)])
-    farm.run(0.1)
-    assert a.found() == [ID]
-    assert a.registry.wire_and_label(ID) == ("a wire of a later version", "large")
-    assert a.cluster.counts()["cluster.bad-values"] == 0
-
-
 @pytest.mark.parametrize(
     ("key", "value", "found"),
     [
         # Values of a layout that is not this one, under a known key: left out, though an earlier value was taken.
-        (PROVIDER, {**NEWER[PROVIDER], "services": {"bank": "h:1"}}, []),
-        (PROVIDER, {**NEWER[PROVIDER], "broker": {"name": "other", "zone": "north"}}, []),
-        (PROVIDER, {**NEWER[PROVIDER], "services": [{"name": "bank", "endpoints": ["h:1"]}]}, []),
-        (PROVIDER, [7, "bank"], []),
+        (REGISTRATION, {**NEWER[REGISTRATION], "service": "bank"}, []),
+        (REGISTRATION, {**NEWER[REGISTRATION], "broker": {"name": "other", "zone": "north"}}, []),
+        (REGISTRATION, {**NEWER[REGISTRATION], "service": {"name": "bank", "endpoints": ["h:1"]}}, []),
+        (REGISTRATION, [7, "bank"], []),
         ("l/other/0", {"loads": [[ID, 3.5, 10, 1, 2, 0.5, "one more"]]}, [ID]),
         ("l/other/0", {"loads": {str(ID): 3.5}}, [ID]),
         ("l/other/a name", {"loads": []}, [ID]),
@@ -273,7 +247,9 @@ def test_loads_of_another_layout_are_unknown_at_all_members_until_the_next_ones(
         write(farm, {"l/other/0": {"loads": value}}, lease)
         # One that has known the loads before, and one that reads this value only.
         members += farm.joined(f"late-{number}")
-        assert [[each.load for each in member.registry.loads()] for member in members] == [[load]] * len(members)
+        assert [[each.load for each in member.registry.loads() if each.provider == ID] for member in members] == [
+            [load]
+        ] * len(members)
 
 
 @pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])

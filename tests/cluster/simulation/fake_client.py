@@ -30,6 +30,7 @@ from broker.cluster.etcd.etcd_interface import (
     Granted,
     IEtcd,
     IEtcdWatch,
+    Nested,
     Operation,
     Put,
     RangeResult,
@@ -124,7 +125,7 @@ class FakeClient:
         self, compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
     ) -> Deferred[TxnResult]:
         compare, success, failure = tuple(compare), tuple(success), tuple(failure)
-        writes = any(isinstance(each, Put | Delete) for each in (*success, *failure))
+        writes = any(isinstance(each, Put | Delete | Nested) for each in (*success, *failure))
         return self._call(lambda _: self.etcd.txn(compare, success, failure), writes, not writes)
 
     def grant(self, ttl: int) -> Deferred[Granted]:

@@ -32,6 +32,7 @@ from broker.cluster.etcd.etcd_interface import (
     Granted,
     KeyValue,
     LeaseGone,
+    Nested,
     NoSpace,
     Operation,
     Put,
@@ -154,16 +155,25 @@ class FakeEtcd:
             _check_branch(branch)
         if max(len(compare), len(success), len(failure)) > MAX_OPERATIONS:
             raise BadRequest("too many operations in txn request")
-        if self.alarm and any(isinstance(each, Put) for each in (*success, *failure)):
+        if self.alarm and any(isinstance(each, Put) for each in map(_operation, (*success, *failure))):
             raise NoSpace("database space exceeded")
         succeeded = all(self._holds(each) for each in compare)
         branch = success if succeeded else failure
-        for each in branch:
-            if isinstance(each, Put) and each.lease and each.lease not in self.leases:
-                raise LeaseGone(f"lease {each.lease} does not exist")
         events: list[Event] = []
         found: list[tuple[KeyValue, ...]] = []
+        nested: list[bool] = []
+        executed: list[Operation] = []
         for each in branch:
+            # All conditions are those of the beginning.
+            if isinstance(each, Nested):
+                nested.append(self._holds(each.compare))
+                executed += [each.operation] * nested[-1]
+            else:
+                executed.append(each)
+        for each in executed:
+            if isinstance(each, Put) and each.lease and each.lease not in self.leases:
+                raise LeaseGone(f"lease {each.lease} does not exist")
+        for each in executed:
             match each:
                 case Put(key, value, lease):
                     events.append(self._put(key, value, lease))
@@ -172,7 +182,7 @@ class FakeEtcd:
                 case Get(key, end):
                     found.append(self.range(key, end).keys)
         self._apply(events)
-        return TxnResult(succeeded, self.revision, tuple(found))
+        return TxnResult(succeeded, self.revision, tuple(found), tuple(nested))
 
     def grant(self, ttl: int) -> Granted:
         """See `IEtcd.grant`."""
@@ -446,12 +456,17 @@ def _within(key: bytes, start: bytes, end: bytes | None) -> bool:
     return key == start if end is None else start <= key < end
 
 
+def _operation(each: Operation) -> Put | Delete | Get:
+    return each.operation if isinstance(each, Nested) else each
+
+
 def _check_branch(branch: Sequence[Operation]) -> None:
     """Raise `BadRequest` for a branch of a transaction that etcd refuses."""
     puts: set[bytes] = set()
     size = 0
     deletes = False
-    for each in branch:
+    operations = [_operation(each) for each in branch]
+    for each in operations:
         if not each.key:
             raise BadRequest("key is not provided")
         if isinstance(each, Put):
@@ -463,6 +478,6 @@ def _check_branch(branch: Sequence[Operation]) -> None:
             deletes = True
     if size > MAX_REQUEST:
         raise BadRequest("request is too large")
-    for each in branch if deletes else ():
+    for each in operations if deletes else ():
         if isinstance(each, Delete) and any(_within(put, each.key, each.end) for put in puts):
             raise BadRequest("duplicate key given in txn request")

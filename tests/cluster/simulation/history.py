@@ -16,8 +16,9 @@ import attrs
 from twisted.logger import LogLevel, globalLogPublisher
 
 from broker.cluster.settings import ClusterSettings
+from broker.core.cluster.cluster_interfaces import Key, key_of
 from broker.core.errors import Refusal
-from broker.core.model import ANONYMOUS, Check, CheckState, LoadDetails, Policy, Rights, Service
+from broker.core.model import ANONYMOUS, NOBODY, Check, CheckState, LoadDetails, Owner, Policy, Rights, Service
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
 from tests.cluster.simulation.invariants import Broken, Invariants
 from tests.cluster.simulation.node import Node
@@ -59,6 +60,20 @@ class Server:
     """True if it had another session when it registered last: then the older one may count."""
     abandoned: dict[int, None] = attrs.field(factory=dict)
     """Its ids at brokers that ended."""
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of its providers: names of DBP belong to one service."""
+        return Owner(entry=f"name{self.number}") if self.wire == "dbp" else NOBODY
+
+    def key(self, service: tuple[str, str]) -> Key:
+        """Return the key of the registration of a service."""
+        return key_of(self.wire, Service(service[0], self.hostport, 0, service[1]), self.owner)
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols that it may use."""
+        return PROTOCOLS[:1] if self.wire == "dbp" else PROTOCOLS
 
 
 class History:
@@ -187,7 +202,7 @@ class History:
         labels = (f"server{number}", "shared", ANONYMOUS)
         server = Server(number, rng.choice(WIRES), rng.choices(labels, (6, 1, 1))[0], f"host{number}:80")
         for _ in range(rng.choice((1, 1, 2, 3))):
-            server.services[rng.choice(NAMES), rng.choice(PROTOCOLS)] = "{}"
+            server.services[rng.choice(NAMES), rng.choice(server.protocols)] = "{}"
         self.servers.append(server)
         node = self._open_node()
         if node is not None:
@@ -201,7 +216,7 @@ class History:
         """Register a server at a broker."""
         now = self.timeline.now
         try:
-            id = node.registry.join(server.label, server.wire, f"{server.hostport}0")
+            id = node.registry.join(server.label, server.wire, f"{server.hostport}0", server.owner)
         except Refusal as refusal:
             self.trace("refused", node.name, str(refusal))
             return
@@ -216,6 +231,8 @@ class History:
         services = [self._service(server, id, key) for key in server.services]
         for some in [services[:1], services[1:]] if split else [services]:
             node.registry.offer(some, RIGHTS)
+        for key in server.services:
+            self.invariants.acted(server, key, node)
         if server.load:
             node.registry.load(id, server.load)
 
@@ -310,12 +327,13 @@ class History:
         if some is None or len(some[0].homes) > 1:
             return
         server, node = some
-        key = (self.rng.choice(NAMES), self.rng.choice(PROTOCOLS))
+        key = (self.rng.choice(NAMES), self.rng.choice(server.protocols))
         if key not in server.services:
             self.trace("offers", node.name, server.number, key)
             server.services[key] = "{}"
             server.since = self.timeline.now
             node.registry.offer([self._service(server, server.homes[node], key)], RIGHTS)
+            self.invariants.acted(server, key, node)
 
     def _withdraw(self) -> None:
         some = self._some()
@@ -340,6 +358,7 @@ class History:
         server.services[key] = f'{{"n":{self.rng.randrange(1000)}}}'
         self.trace("amends", node.name, server.number, key)
         node.registry.amend(self._service(server, server.homes[node], key))
+        self.invariants.acted(server, key, node)
 
     def _report(self) -> None:
         for server in self.servers:

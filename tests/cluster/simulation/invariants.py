@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.cluster.etcd.etcd_interface import Event
+from broker.cluster.layout import Keys
 from broker.cluster.member_sessions import State
 from broker.core.model import CheckState, Service
 
@@ -27,6 +28,11 @@ SPREAD = 2.0
 
 RECOVERY = 30.0
 """Seconds after a fault for which `SPREAD` is not required."""
+
+HELD = 80.0
+"""Seconds after the end of a lease for which a broker has to hold entries, ten times the TTL and `RECOVERY`."""
+
+KEYS = Keys("default")
 
 
 class Broken(AssertionError):
@@ -53,6 +59,10 @@ class Invariants:
         """Time at which etcd lost its data."""
         self._ended: dict[str, float] = {}
         """Time at which the lease of a member ended last."""
+        self._witnessed: dict[tuple[str, str], float] = {}
+        """Time at which a member in touch with etcd could see the end of the lease of another one."""
+        self._acts: dict[tuple[int, tuple[str, str]], tuple[Node, int, float]] = {}
+        """The newest act of a server on a service at a broker without faults: broker, provider and time."""
         self._next_slow = 0.0
         history.etcd.applied.append(self._applied)
 
@@ -70,7 +80,22 @@ class Invariants:
             self._leases_ended()
 
     def _leases_ended(self) -> None:
-        self._ended = {node.name: self._history.timeline.now for node in self._history.nodes}
+        for node in self._history.nodes:
+            self._lease_ended(node.name)
+
+    def _lease_ended(self, name: str) -> None:
+        now = self._history.timeline.now
+        self._ended[name] = now
+        for node in self._history.nodes:
+            if node.running and node.cut is None and not node.paused and node.cluster.state is State.MEMBER:
+                self._witnessed[node.name, name] = now
+
+    def acted(self, server: Server, key: tuple[str, str], node: Node) -> None:
+        """A server has offered or amended a service at a broker."""
+        mark = (server.number, key)
+        self._acts.pop(mark, None)
+        if node in self._healthy():
+            self._acts[mark] = node, server.homes[node], self._history.timeline.now
 
     def issued(self, id: int) -> None:
         """A registry has issued an id."""
@@ -111,7 +136,7 @@ class Invariants:
             kind, _, rest = event.key[PREFIX:].partition(b"/")
             if event.value is None:
                 if kind == b"b":
-                    self._ended[rest.decode()] = self._history.timeline.now
+                    self._lease_ended(rest.decode())
                 continue
             if kind in (b"meta", b"ids"):
                 if event.value.lease:
@@ -139,8 +164,8 @@ class Invariants:
                 mark = (server.number, key)
                 ids = [each.provider for each in found.get(key, ()) if each.hostport == server.hostport]
                 if ids:
-                    if self._lasts(server, ids[0]):
-                        seen[mark] = self._has_standby(server, ids[0], node)
+                    if self._lasts(server, key, ids[0]):
+                        seen[mark] = self._has_standby(server, key, ids[0], node)
                     else:
                         seen.pop(mark, None)
                     continue
@@ -150,25 +175,30 @@ class Invariants:
                     standby = seen.pop(mark)
                     # A broker whose watch is behind sees a withdrawal late, before the next offer.
                     withdrawn = self._withdrawn.get((server.number, key[0]), -RECOVERY)
-                    if self._continuous(server, standby) and self._history.timeline.now - withdrawn > RECOVERY:
+                    if self._continuous(node, server, standby) and self._history.timeline.now - withdrawn > RECOVERY:
                         raise Broken(f"{node.name} does not find {key} of server {server.number} any more")
 
-    def _lasts(self, server: Server, id: int) -> bool:
+    def _lasts(self, server: Server, key: tuple[str, str], id: int) -> bool:
         """Return whether a service that is found now must be found from now on: its session lives, or has ended
         with its broker after the next one was written."""
         if id in server.homes.values():
             return True
-        return id in server.abandoned and any(_key(each) in self._history.etcd.keys for each in server.homes.values())
+        return id in server.abandoned and bool(self._written(server, key) & set(server.homes.values()))
 
-    def _has_standby(self, server: Server, id: int, node: Node) -> bool:
-        """Return whether etcd has the key of a provider, and that of another session of its server.
+    def _has_standby(self, server: Server, key: tuple[str, str], id: int, node: Node) -> bool:
+        """Return whether etcd has the registration of a provider, and that of another session of its server.
 
         Then a broker reads of the other one before it reads the end of the first one: apart from the holder of that."""
-        if id in node.sessions:
+        if id in node.sessions or len(server.homes) < 2:
             return False
-        keys = self._history.etcd.keys
-        others = [each for each in server.homes.values() if each != id]
-        return all(any(_key(each) in keys for each in some) for some in ([id], others))
+        written = self._written(server, key)
+        return id in written and bool(written & (set(server.homes.values()) - {id}))
+
+    def _written(self, server: Server, key: tuple[str, str]) -> set[int]:
+        """Return the providers whose registration of a service is in etcd, as that of its key or as a standby."""
+        keys, where = self._history.etcd.keys, server.key(key)
+        names = [KEYS.registration(where), *(KEYS.standby(where, node.name) for node in self._history.nodes)]
+        return {msgspec.json.decode(keys[each].value)["provider"] for each in names if each in keys}
 
     def left(self, server: Server) -> None:
         """A session of a server has ended: a service may be missing where no other session with it is known."""
@@ -179,7 +209,7 @@ class Invariants:
                 (each.name, each.protocol) for id in server.homes.values() for each in node.registry.services_of(id)
             }
             for mark in [mark for mark in seen if mark[0] == server.number and mark[1] not in known]:
-                if not (seen[mark] and any(_key(each) in self._history.etcd.keys for each in server.homes.values())):
+                if not (seen[mark] and self._written(server, mark[1]) & set(server.homes.values())):
                     del seen[mark]
 
     def withdrawn(self, server: Server, name: str) -> None:
@@ -214,16 +244,22 @@ class Invariants:
                             del self._double[mark]
         return found
 
-    def _continuous(self, server: Server, standby: bool) -> bool:
-        """Return True if nothing has happened that permits that a server is missing for a moment: the leases of its
-        brokers did not end. With a ``standby`` only its present brokers count."""
+    def _continuous(self, at: Node, server: Server, standby: bool) -> bool:
+        """Return True if nothing has happened that permits that a broker misses a server for a moment: the leases of
+        its brokers did not end, or did while this broker had no touch with etcd, and lost its own lease. With a
+        ``standby`` only the server's present brokers count."""
         now = self._history.timeline.now
         if not server.homes:
             return False
         for node in server.homes:
-            if node.trouble_since is not None and now - node.trouble_since < RECOVERY:
+            ended = self._ended.get(node.name)
+            if ended is None or now - ended >= HELD:
+                continue
+            if now - self._witnessed.get((at.name, node.name), -RECOVERY) < RECOVERY:
                 return False
-            if now - self._ended.get(node.name, -RECOVERY) < RECOVERY:
+            if self._ended.get(at.name, -HELD) < ended - RECOVERY or now - ended > HELD - RECOVERY:
+                return False
+            if at.trouble_since is not None and now - at.trouble_since > HELD - RECOVERY:
                 return False
         if standby or now - server.since > RECOVERY:
             return True
@@ -264,12 +300,30 @@ class Invariants:
             if server.homes and now - server.since > SPREAD and all(home in healthy for home in server.homes):
                 for node in healthy:
                     for name, protocol in server.services:
-                        if not any(each.hostport == server.hostport for each in node.registry.find(name, protocol)):
+                        found = [
+                            each.provider
+                            for each in node.registry.find(name, protocol)
+                            if each.hostport == server.hostport
+                        ]
+                        if not found:
                             raise Broken(f"{node.name} does not find {name} of server {server.number} after a while")
+                        self._check_newest(node, server, (name, protocol), found)
         for queue in (("space", "queue0"), ("space", "queue1")):
             owners = [node.name for node in healthy if queue in node.owned]
             if len(owners) > 1:
                 raise Broken(f"{queue} has the owners {owners}")
+
+    def _check_newest(self, node: Node, server: Server, key: tuple[str, str], found: list[int]) -> None:
+        """Of several sessions of a server, a broker finds the one of the newest act, if that was one without faults."""
+        home, id, at = self._acts.get((server.number, key), (None, 0, 0.0))
+        if home is None or server.homes.get(home) != id or self._disturbed > at:
+            return
+        if (
+            self._history.timeline.now - at > SPREAD
+            and all(each.trouble_since is None or each.trouble_since < at for each in server.homes)
+            and found != [id]
+        ):
+            raise Broken(f"{node.name} finds {key} of server {server.number} by {found}, the newest act is {id}")
 
     # the end
 
@@ -339,19 +393,22 @@ class Invariants:
         for key in history.etcd.keys:
             kind, _, rest = key.decode().removeprefix("/elkobroker/default/").partition("/")
             kinds.setdefault(kind, []).append(rest)
-        providers = {int(rest.partition("/")[0]) for rest in kinds.get("p", [])}
-        standbys = {id for id in providers if b'"standby":true' in history.etcd.keys[_key(id)].value}
-        if providers - standbys != found:
-            raise Broken(f"etcd has the providers {sorted(providers - standbys)}, and {sorted(found)} are found")
-        if standbys - {id for node in history.nodes for id in node.sessions}:
-            raise Broken(f"etcd has the standbys {sorted(standbys)}, of which some have no session")
+        main = {
+            history_key: history.etcd.keys[b"/elkobroker/default/s/" + history_key.encode()]
+            for history_key in kinds.get("s", [])
+        }
+        providers = {msgspec.json.decode(each.value)["provider"] for each in main.values()}
+        if providers != found or len(main) != sum(len(rows) for rows in view.values()):
+            raise Broken(f"etcd has {sorted(main)} of {sorted(providers)}, and {sorted(found)} are found")
+        for rest in kinds.get("t", []):
+            value = msgspec.json.decode(history.etcd.keys[b"/elkobroker/default/t/" + rest.encode()].value)
+            if value["provider"] not in {id for node in history.nodes for id in node.sessions}:
+                raise Broken(f"etcd has the standby {rest}, which has no session")
         names = sorted(node.name for node in history.nodes)
         if sorted(kinds.get("b", [])) != names or sorted(kinds.get("beat", [])) != names:
             raise Broken(f"etcd has the members {kinds.get('b')}")
         owners: dict[tuple[str, str], list[str]] = {}
         for node in history.nodes:
-            if len(node.registry.mirrored()) + len(node.sessions) < len(found):
-                raise Broken(f"{node.name} has too few providers")
             stale = set(node.registry.mirrored()) - found
             if stale:
                 raise Broken(f"{node.name} still mirrors {sorted(stale)}")
@@ -365,10 +422,6 @@ class Invariants:
         }
         if len({(claim and claim.owner, name) for claim, name in claims}) > 2:
             raise Broken(f"the brokers differ in the owners of queues: {claims}")
-
-
-def _key(id: int) -> bytes:
-    return b"/elkobroker/default/p/%016d" % id
 
 
 def _only(rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> str:

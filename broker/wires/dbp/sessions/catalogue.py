@@ -32,7 +32,18 @@ from twisted.logger import Logger
 from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import SERVICES_PART, ILeases, IRegistry, StoredMemory
-from broker.core.model import INFO_COPIES, Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
+from broker.core.model import (
+    INFO_COPIES,
+    Change,
+    Check,
+    CheckState,
+    Kind,
+    Owner,
+    Provider,
+    Rights,
+    Service,
+    load_details,
+)
 from broker.core.silent_peers import Silence
 from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec.dbp_messages import Form
@@ -164,10 +175,14 @@ class Catalogue:
         return entry
 
     def restore(self, providers: Iterable[Provider]) -> None:
-        """Register the recorded services that do not register again after a restart of the broker."""
+        """Register the recorded services that do not register again after a restart of the broker.
+
+        One that another broker holds by now stays there: an offer here would take it from that one."""
         for provider in providers:
             for service in provider.services:
                 if provider.wire != WIRE or not service.lasting or service.info is None:
+                    continue
+                if self.elsewhere is not None and self.elsewhere.held(service.name) is not None:
                     continue
                 try:
                     self.register(service.name, service.info.encode(), provider.address, Form.TEXT, None, restored=True)
@@ -250,8 +265,8 @@ class Catalogue:
     def found_elsewhere(self, entry: ServiceEntry) -> None:
         """Process that another broker offers a service of that name."""
         # One that was restored has given no sign of life here since the start, and does so there. One that the registry
-        # does not have any more was replaced by the other.
-        if entry.moved or entry.restored or self._registry.provider(entry.provider) is None:
+        # does not find any more was replaced by the other.
+        if entry.moved or entry.restored or not self._registry.services_of(entry.provider):
             self.remove(entry, "moved")
 
     def remove(self, entry: ServiceEntry, why: str) -> None:
@@ -333,9 +348,8 @@ class Catalogue:
         entry = self._entries.get(service.name)
         if entry is None or entry is self._updated or entry.provider != change.provider:
             return
-        provider = self._registry.provider(entry.provider)
-        # Without the provider, a service of another broker has replaced it: see `found_elsewhere`.
-        if provider is not None and not provider.services:
+        # One of another broker that has replaced it was announced before: see `found_elsewhere`.
+        if not self._registry.services_of(entry.provider):
             self.dismiss(entry)
 
     # periodic checks
@@ -485,7 +499,9 @@ class Catalogue:
         self.remove(old, "replaced")
 
     def _join(self, entry: ServiceEntry, restored: bool) -> None:
-        entry.provider = self._registry.join(entry.name, WIRE, entry.address, payer=entry.address)
+        # A name belongs to one service, so that the name is its entry.
+        owner = Owner(entry=entry.name)
+        entry.provider = self._registry.join(entry.name, WIRE, entry.address, owner, entry.address)
         try:
             self._offer(entry)
         except Refusal:

@@ -66,7 +66,7 @@ class RemoteServices:
         self._catalogue = catalogue
         self._refusal_log = refusal_log
         self._rates = rates
-        self._watch: IWait = registry.watch(self._changed, (Kind.JOINED, Kind.OFFERED))
+        self._watch: IWait = registry.watch(self._changed, (Kind.OFFERED,))
         links.serve(BEATS, _Channel(self), lossy=True)
         links.serve(MOVES, _Channel(self))
 
@@ -166,26 +166,10 @@ class RemoteServices:
         return self._catalogue.trusts(entry, message.host)
 
     def _changed(self, change: Change) -> None:
-        if change.kind is Kind.JOINED:
-            self._joined(change.provider)
-            return
         service = change.subject
         assert isinstance(service, Service)
         entry = self._catalogue.get(service.name)
         if entry is not None and service.provider != entry.provider and self._held(service) is not None:
-            self._catalogue.found_elsewhere(entry)
-
-    def _joined(self, id: int) -> None:
-        """Give up a service from before a restart that another broker holds now.
-
-        The registry hides the service of the other broker while this one has the same endpoint, and so does not offer
-        it. The label of a provider of DBP is the name of its service.
-        """
-        provider = self._registry.provider(id)
-        if provider is None or provider.wire != WIRE or not provider.broker:
-            return
-        entry = self._catalogue.get(provider.label)
-        if entry is not None and entry.restored:
             self._catalogue.found_elsewhere(entry)
 
 

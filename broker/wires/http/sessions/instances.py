@@ -22,7 +22,6 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 import secrets
 from collections import Counter
@@ -226,7 +225,7 @@ class Instances:
 
     def follow(self) -> None:
         """Give up instances that are registered at other brokers of the cluster."""
-        self.watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT))
+        self.watch = self._registry.watch(self._offered, (Kind.OFFERED,))
 
     def stop(self) -> None:
         """End all leases. The instances stay in the registry: the store records them as present."""
@@ -241,28 +240,9 @@ class Instances:
 
     # inside
 
-    def _changed(self, change: Change) -> None:
-        if change.kind is Kind.LEFT:
-            self._superseded(change.provider)
-        else:
-            assert isinstance(change.subject, Service)
-            self._offered(change.subject)
-
-    def _superseded(self, provider: int) -> None:
-        """End an instance whose provider has a successor of the same owner at another broker.
-
-        It would come back with the end of its successor, which its client withdraws there.
-        """
-        known = self._by_provider.get(provider)
-        if known is None:
-            return
-        for service in self._registry.services(known.name, known.offer.protocol):
-            holder = self._holder_elsewhere(service)
-            if holder is not None and service.hostport == known.offer.hostport and _same(holder.owner, known.owner):
-                self._end(known, "moved")
-                return
-
-    def _offered(self, service: Service) -> None:
+    def _offered(self, change: Change) -> None:
+        service = change.subject
+        assert isinstance(service, Service)
         if service.provider in self._by_provider or not self._by_provider:
             return
         holder = self._holder_elsewhere(service)
@@ -279,7 +259,7 @@ class Instances:
             same[known] = None
         for each in same:
             # Two owners may register one instance at the same moment, or have different ones at one endpoint.
-            if _same(holder.owner, each.owner):
+            if holder.owner.admits(each.owner):
                 self._end(each, "moved")
 
     def _elsewhere(self, name: str, entry: str) -> Iterator[Owner]:
@@ -427,15 +407,10 @@ def _claim(name: str, instance: str, principal: Principal, token: str) -> Owner:
 
 def _check_owner(owner: Owner, claim: Owner) -> None:
     """Raise `Refusal` NAME_TAKEN unless the claim is that of the owner."""
-    if not _same(owner, claim):
+    if not owner.admits(claim):
         name, _, instance = map(unquote, claim.entry.partition("/"))
         besides = ", and this is not its owner token" if claim.proof else ""
         raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner{besides}")
-
-
-def _same(owner: Owner, claim: Owner) -> bool:
-    """Return True for the same name or the same token. Brokers of older versions name no owner."""
-    return owner.name in ("", claim.name) or (bool(owner.proof) and hmac.compare_digest(owner.proof, claim.proof))
 
 
 def _entry(holder: Provider) -> str:
