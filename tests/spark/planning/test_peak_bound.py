@@ -10,6 +10,7 @@ from spark.capacity.planning.peak_bound import (
     A_DAY,
     A_WEEK,
     MOST_HEADROOM,
+    OWN_WEIGHT_DAYS,
     SPAN_DAYS,
     WEIGHT_DAYS,
     bound,
@@ -180,6 +181,10 @@ def test_a_headroom_of_its_own_has_odds_of_its_own():
     peaks = np.ones(20 * DAY)
     peaks[10 * DAY] = 1.7
     assert (odds(peaks).missed, odds(peaks, headroom=2.0).missed) == (1, 0)
+    # No prior was measured for it: the service's own days soon count for more.
+    own = odds(peaks, headroom=1.5)
+    assert own.now == pytest.approx((A_WEEK.day_priors[0][1] * OWN_WEIGHT_DAYS + 1) / (OWN_WEIGHT_DAYS + 19))
+    assert own.now > 2 * odds(peaks).now
 
 
 def test_unknown_days_have_no_odds():
