@@ -115,8 +115,9 @@ def _publish(tables: Tables, table: Table, place: Place, run: str) -> tuple[Delt
 def _wanted(tables: Tables, table: Table) -> Iterator[tuple[str, Path]]:
     """List the files of a table by the names that they have in the lake."""
     for day in tables.dates(table) if table.dated else (None,):
+        folder = "" if day is None else f"date={day}/"
         for path in tables.files(table, day):
-            yield path.relative_to(tables.path(table)).as_posix(), path
+            yield f"{folder}{path.name}", path
 
 
 def _bring(place: Place, files: dict[str, Path]) -> None:

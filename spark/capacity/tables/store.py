@@ -106,6 +106,18 @@ def need_publishable(out: Path) -> None:
         raise OutError(f"{out}: tables cannot be published in a folder with {found[0]} in its path: name another one")
 
 
+DATED = re.compile(r"date=\d{4}-\d\d-\d\d")
+"""Names of the folders of a dated table."""
+
+
+def _names(folder: Path) -> list[str]:
+    """List the names in a folder; one that is not there has none. A table has a folder for each date of years."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
 def sync(path: Path) -> None:
     """Wait until a file or the names in a folder are on the disk."""
     number = os.open(path, os.O_RDONLY)
@@ -216,7 +228,7 @@ class Tables:
 
     def dates(self, table: Table) -> list[date]:
         """Return the dates of a dated table."""
-        names = (folder.name.removeprefix("date=") for folder in self.path(table).glob("date=????-??-??"))
+        names = (name.removeprefix("date=") for name in _names(self.path(table)) if DATED.fullmatch(name))
         return sorted(date.fromisoformat(name) for name in names)
 
     def read(self, table: Table, dates: Iterable[date] | None = None) -> DataFrame:
@@ -269,7 +281,7 @@ class Tables:
     def files(self, table: Table, day: date | None = None) -> list[Path]:
         """List the files of a date, or of a table without dates."""
         folder = self.path(table) if day is None else self._folder(table, day)
-        return sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
+        return [folder / name for name in sorted(_names(folder)) if name.endswith(".parquet") and name[0] not in "._"]
 
     def rows_of(self, table: Table, day: date | None = None, most: int | None = None) -> pa.Table:
         """Read a date, or a table without dates, or the first rows of it; a missing one has none."""
