@@ -66,5 +66,5 @@ packages:
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf _trial_temp* twistd.pid twistd.log twisted/plugins/dropin.cache
-	rm -f broker/net/zmtp/_sealing.* broker/net/zmtp/_framing.*
+	rm -f broker/net/zmtp/_*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

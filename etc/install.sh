@@ -32,6 +32,7 @@ if [ ! -x "$PREFIX/bin/python" ]; then
 fi
 say "installing elkobroker into $PREFIX"
 "$PREFIX/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$EXTRAS]"
+"$PREFIX/bin/python" -m broker.net.zmtp.build || true
 "$PREFIX/bin/twistd" --help >/dev/null
 # man finds it there if the commands are on the path.
 install -d -m 755 "$PREFIX/share/man/man1"

@@ -14,9 +14,9 @@
 #   the tools of Debian. What is missing it installs with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
 #   had: the tests that need one of these are skipped then, and any other skip of theirs makes the run fail.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
-# - Where there is a C compiler, pip builds the compiled helpers of ZMTP beside their sources; the broker runs without it.
+# - Where there is a C compiler, the compiled helpers of ZMTP are built beside their sources.
 # - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg, this
-#   script or the helper's source changes.
+#   script or a helper's source changes.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -213,6 +213,7 @@ if ! usable_venv; then
 fi
 say "installing what the $1 needs into .venv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable "$what"
+.venv/bin/python -m broker.net.zmtp.build || true
 # Twisted looks for plugins once here, instead of in the first run.
 .venv/bin/twistd --help >/dev/null
 if [ "$1" != run ]; then need_java; fi

@@ -82,8 +82,8 @@ def test_brokerkeys_is_a_command_from_anywhere(tmp_path: Path) -> None:
 # the wheel
 
 
-def wheel_of_the_checkout(folder: Path, compiler: str) -> list[str]:
-    """The files in a wheel that is built with a C compiler of that name."""
+def wheel_of_the_checkout(folder: Path) -> Path:
+    """A wheel of the checkout."""
     try:
         setuptools = importlib.metadata.version("setuptools")
     except importlib.metadata.PackageNotFoundError:
@@ -94,33 +94,47 @@ def wheel_of_the_checkout(folder: Path, compiler: str) -> list[str]:
     source.mkdir()
     for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    leave_out = shutil.ignore_patterns("__pycache__", "dropin.cache*", "_sealing.*", "_framing.*")
+    leave_out = shutil.ignore_patterns("__pycache__", "dropin.cache*", "_*.so")
     for name in ("broker", "spark", "twisted", "tests", "etc", "examples", "docs", "bench"):
         # The wheel must leave most of them out, and can only if they are there.
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=leave_out)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
-    built = run("env", f"CC={compiler}", *pip, "--wheel-dir", folder, source, cwd=folder)
+    built = run(*pip, "--wheel-dir", folder, source, cwd=folder)
     assert built.returncode == 0, built.stderr
     [wheel] = folder.glob("elkobroker-*.whl")
-    return [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    return wheel
 
 
-@pytest.mark.parametrize("compiler", ["cc", "false"])
-def test_a_wheel_has_the_broker_the_jobs_and_the_plugin_and_nothing_else(tmp_path: Path, compiler: str) -> None:
-    names = wheel_of_the_checkout(tmp_path, compiler)
+def test_a_wheel_for_all_machines_has_the_broker_the_jobs_and_the_plugin_and_nothing_else(tmp_path: Path) -> None:
+    wheel = wheel_of_the_checkout(tmp_path)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {str(path.relative_to(ROOT)) for root in ("broker", "spark") for path in (ROOT / root).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == {*modules, "twisted/plugins/elkobroker_plugin.py"}
     assert all(
         name.startswith(("broker/", "spark/")) or name == "twisted/plugins/elkobroker_plugin.py" for name in names
     )
     for folder in ("broker/operate/page/static", "spark/capacity/report/templates"):
-        assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir()} < set(names)
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    helpers = {f"broker/net/zmtp/_{name}{suffix}" for name in ("sealing", "framing")}
-    found = {name for name in names if "_sealing." in name or "_framing." in name}
-    # Without a compiler the broker is installed, and does without them.
-    assert found == (helpers if compiler == "cc" and shutil.which("cc") else set())
+        assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir()} < names
+    assert {name for name in names if Path(name).name.startswith("_") and not name.endswith("/__init__.py")} == {
+        name for name in names if name.endswith("/__main__.py")
+    }
+
+
+@pytest.mark.parametrize("compiler", ["cc", "false", "/no/compiler"])
+def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler: str) -> None:
+    with zipfile.ZipFile(wheel_of_the_checkout(tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "CC": compiler}
+    command = [sys.executable, "-m", "broker.net.zmtp.build"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    built = sorted(path.name for path in (tmp_path / "installed/broker/net/zmtp").glob("*.so"))
+    if compiler == "cc" and shutil.which("cc"):
+        assert (done.returncode, done.stderr, built) == (0, "", ["_framing.so", "_sealing.so"])
+    else:
+        assert (done.returncode, built) == (1, [])
+        assert done.stderr.startswith(f"the helpers of ZMTP are not built, and the broker does without: {compiler}")
 
 
 # set-up

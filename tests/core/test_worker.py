@@ -32,6 +32,7 @@ OUTSIDE = {
     "broker/pem.py": "TLS files, which Certificates.read, the checks of a configuration and brokerctl read",
     "broker/logs/": "the log's own thread",
     "broker/net/listeners.py": "part of binding a listener",
+    "broker/net/zmtp/build.py": "a program of its own",
     "broker/net/zmtp/helpers.py": "the compiled parts, which are loaded with their module",
 }
 """Modules whose functions may block without `blocking`, and why."""

@@ -1,7 +1,6 @@
 """Selection of the compiled helpers of ZMTP: sealing.c for CURVE, framing.c for messages without encryption.
 
-They are built at installation if there is a C compiler. Without one, or by the environment, the same is done
-in Python.
+`broker.net.zmtp.build` makes them. Without them, or by the environment, the same is done in Python.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import attrs
 VARIABLE = "ELKOBROKER_HELPERS"
 """Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helpers if available."""
 
-NOT_BUILT = "the compiled helper was not built: there was no C compiler at installation"
+NOT_BUILT = "the compiled helper was not built: python -m broker.net.zmtp.build"
 
 FRAMING_INTERFACE = 1
 """The interface version that framing.c must report. A helper of another source version is refused."""
@@ -33,9 +31,9 @@ Join = Callable[[Sequence[bytes]], bytes]
 
 
 def helper_path(name: str) -> Path | None:
-    """Return the path of a helper (``sealing``, ``framing``) that was built for this Python, or None."""
-    here = Path(__file__).parent
-    return next((path for suffix in EXTENSION_SUFFIXES if (path := here / f"_{name}{suffix}").exists()), None)
+    """Return the path of a helper (``sealing``, ``framing``), or None if it was not built."""
+    path = Path(__file__).with_name(f"_{name}.so")
+    return path if path.exists() else None
 
 
 @attrs.frozen

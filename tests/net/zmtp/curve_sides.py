@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from nacl.bindings import crypto_box_keypair, crypto_scalarmult_base
 
 from broker.net.zmtp import sealing as sealings
+from broker.net.zmtp.build import build
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.curve_frames import Boxes, PythonSealing, Sealing
 from broker.net.zmtp.frames import Command, Encoder, FrameLimits
@@ -36,14 +36,12 @@ forms = pytest.mark.parametrize("form", ["python", "compiled"])
 @functools.cache
 def helper(name: str = "sealing") -> Path | None:
     """A compiled helper; None where there is no C compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
+    if shutil.which("cc") is None:
         return None
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     built = Path(folder) / f"_{name}.so"
-    flags = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-    subprocess.run([compiler, *flags, "-o", built, SOURCE.with_name(f"{name}.c")], check=True)
+    build(name, built, ["-Wall", "-Wextra", "-Werror"])
     return built
 
 

@@ -1,0 +1,56 @@
+"""Building of the compiled helpers of ZMTP, beside their sources: ``python -m broker.net.zmtp.build``.
+
+They are plain C, and need no headers of Python: a wheel of the broker fits every machine, and this is run after its
+installation. Without a C compiler the broker runs without them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HELPERS = ("framing", "sealing")
+"""Names of the sources, without their end."""
+
+FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
+
+
+class BuildFailed(Exception):
+    """There is no C compiler, or it failed. ``args[0]`` is a sentence."""
+
+
+def build(name: str, target: Path, flags: Sequence[str] = ()) -> None:
+    """Compile a helper by the compiler that CC names, or ``cc``. Raises `BuildFailed`."""
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    # A broker that has loaded the helper that is there keeps its own.
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    command = [*compiler, *FLAGS, *flags, "-o", str(part), str(Path(__file__).with_name(f"{name}.c"))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            raise BuildFailed(f"{shlex.join(compiler)} fails: {done.stderr.strip()[-1_000:]}")
+        part.replace(target)
+    except OSError as error:
+        raise BuildFailed(f"{error.filename}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def main() -> int:
+    """Build all helpers. Returns the exit status: 1 if one cannot be built."""
+    for name in HELPERS:
+        target = Path(__file__).with_name(f"_{name}.so")
+        try:
+            build(name, target)
+        except BuildFailed as error:
+            print(f"the helpers of ZMTP are not built, and the broker does without: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
