@@ -348,12 +348,12 @@ def test_sessions_of_mc0_are_shown_as_doubtful_before_they_end(network: Network)
     peer = farm.peer("node")
     peer.say("CONNECT|TTL|20000")
     farm.wait(20.0)
-    (session,) = farm.wire.sessions()
-    assert not farm.wire.is_doubtful(session)
+    (session,) = farm.wire.table
+    assert not farm.wire.table.silence.doubtful(session)
     farm.wait(0.7)
-    assert farm.wire.is_doubtful(session)
+    assert farm.wire.table.silence.doubtful(session)
     peer.say("NOOP")
-    assert not farm.wire.is_doubtful(session)
+    assert not farm.wire.table.silence.doubtful(session)
 
 
 def test_subscriptions_of_mc0_outlast_a_cut_network(network: Network) -> None:

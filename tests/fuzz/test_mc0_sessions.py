@@ -364,7 +364,7 @@ class Conversations(RuleBasedStateMachine):
     @invariant()
     def the_broker_knows_what_the_model_knows(self) -> None:
         assert {model.peer.identity for model in self.models if model.session} == {
-            session.identity for session in self.farm.wire.sessions()
+            session.identity for session in self.farm.wire.table
         }
         for model in self.models:
             session = self.farm.session(model.peer)
@@ -396,7 +396,7 @@ class Conversations(RuleBasedStateMachine):
             for model in self.models:
                 model.peer.drop()
             self.farm.wait(RECONNECT_WITHIN + 1)
-            assert list(self.farm.wire.sessions()) == []
+            assert list(self.farm.wire.table) == []
             assert self.farm.subscribers() == {}
             assert self.farm.topics.subscriptions == 0
             assert len(self.farm.leases) == 0

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from broker.config.daemon_settings import Broker
@@ -21,7 +19,7 @@ from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.console_commands import broker_dialect
-from broker.wires.elko.elko_listeners import ElkoListeners, OpenElkoWire, base_policy
+from broker.wires.elko.elko_listeners import ElkoWire, base_policy
 from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
@@ -75,7 +73,7 @@ WIRE = "elko"
 """The name of the wire in counters and logs."""
 
 
-class OpenElko(OpenElkoWire):
+class OpenElko(ElkoWire[BrokerListener]):
     """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
@@ -88,18 +86,16 @@ class OpenElko(OpenElkoWire):
         self.wiring = BrokerWiring(
             registry, ChangeNotices(registry), context.core.launchers, context.control, silence=context.checks.silence
         )
-        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
-        self.listeners.make()
+        super().__init__(WIRE, context, config.listeners)
 
     def services(self) -> Iterable[Service]:
         """Return the open listeners as services, with the names that the original broker uses."""
         suffix = f"-{self._broker.service}" if self._broker.service else ""
-        return self.listeners.services(lambda role: f"broker-{role}{suffix}")
+        return self.services_of(lambda role: f"broker-{role}{suffix}")
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of connections."""
-        made = self.listeners.made.values()
-        return {"elko_connections.open": sum(len(each.lines.connections) for each in made)}
+        return {"elko_connections.open": sum(len(each.connections) for each in self.connection_factories())}
 
     def views(self) -> Sequence[AnyView]:
         """Return the view of the sessions."""
@@ -133,20 +129,14 @@ class OpenElko(OpenElkoWire):
     def reload(self, config: Elko, broker: Broker) -> None:
         """Apply new policies and limits."""
         self._broker = broker
-        self.listeners.reload(config.listeners)
+        self.reload_listeners(config.listeners)
 
-    def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when all ports are closed."""
-        return self.listeners.stop_listening()
-
-    def close(self) -> Deferred[Any]:
-        """Close all connections in order. Fires when they are closed."""
-        return self.listeners.close()
-
-    def _policy(self, listener: BrokerListener) -> Policy:
+    def policy(self, listener: BrokerListener) -> Policy:
+        """See `ElkoWire`."""
         rights = Rights(services=listener.limits.services)
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
 
-    def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+    def converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+        """See `ElkoWire`."""
         return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

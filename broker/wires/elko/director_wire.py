@@ -27,7 +27,7 @@ from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director_messages import VOCABULARY
 from broker.wires.elko.console_commands import director_dialect
-from broker.wires.elko.elko_listeners import ElkoListeners, OpenElkoWire, base_policy
+from broker.wires.elko.elko_listeners import ElkoWire, base_policy
 from broker.wires.elko.elko_settings import Director as Config
 from broker.wires.elko.elko_settings import DirectorListener, title
 from broker.wires.elko.server_checks import ServerChecks
@@ -131,7 +131,7 @@ RECORD = "director.json"
 """File name of the record of the farm, in the state directory."""
 
 
-class OpenDirector(OpenElkoWire):
+class OpenDirector(ElkoWire[DirectorListener]):
     """The running director; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
@@ -162,8 +162,7 @@ class OpenDirector(OpenElkoWire):
             self._director.keep_record(context.network.clock, context.core.in_thread, path, within)
         self._closing: list[Deferred[Any]] = []
         self.wiring = DirectorWiring.of(self._director, self, context.network.clock, self._server_checks)
-        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
-        self.listeners.make()
+        super().__init__(WIRE, context, config.listeners)
 
     def views(self) -> Sequence[AnyView]:
         """Return the views of Context Servers, contexts and users."""
@@ -190,7 +189,7 @@ class OpenDirector(OpenElkoWire):
 
         Those of the other directors of a cluster are among them: real Context Servers connect to all that they find.
         """
-        own = list(self.listeners.services(self._service_name)) if self._announced else []
+        own = list(self.services_of(self._service_name)) if self._announced else []
         if self._linked is None:
             return own
         self._linked.announce([each for service in own if (each := self._reached(service)) is not None])
@@ -201,7 +200,7 @@ class OpenDirector(OpenElkoWire):
         self._config, self._broker = config, broker
         self._director.use(self._settings())
         self._server_checks.refresh()
-        self.listeners.reload(config.listeners)
+        self.reload_listeners(config.listeners)
 
     # Requested by administrators
 
@@ -229,11 +228,11 @@ class OpenDirector(OpenElkoWire):
         self._director.stop_record()
         if self._linked is not None and not self._ending:
             self._linked.stop()
-        return self.listeners.stop_listening()
+        return super().stop_listening()
 
     def close(self) -> Deferred[Any]:
         """Close all connections in order. Fires when they are closed."""
-        self._closing.append(self.listeners.close())
+        self._closing.append(super().close())
         return DeferredList(self._closing)
 
     def _end(self) -> None:
@@ -255,12 +254,14 @@ class OpenDirector(OpenElkoWire):
         reached = self._context.cluster.reached(service.hostport)
         return None if reached is None else attrs.evolve(service, hostport=reached)
 
-    def _policy(self, listener: DirectorListener) -> Policy:
+    def policy(self, listener: DirectorListener) -> Policy:
+        """See `ElkoWire`."""
         limits = listener.limits
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, waits=limits.watches, reservations=limits.reservations)
 
-    def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+    def converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+        """See `ElkoWire`."""
         return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
 
     def _settings(self) -> DirectorSettings:

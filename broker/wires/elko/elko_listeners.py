@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -72,45 +72,42 @@ def make_listener(
     )
 
 
-@attrs.define(eq=False)
-class ElkoListeners(Generic[L]):
-    """The listeners of one Elko protocol, by the titles of their bindings.
+class ElkoWire(PlainWire, Generic[L]):
+    """An open wire of an Elko protocol with its listeners, by the titles of their bindings.
 
-    ``policy`` gives the policy of a listener, ``converse`` the sessions of its peers.
+    A subclass gives the policy of a listener and the sessions of its peers.
     """
 
     log = Logger()
 
-    wire: str
-    context: WireContext
-    configured: Sequence[L]
-    policy: Callable[[L], Policy]
-    converse: Callable[[AccessControl, Peer], tuple[MessageReader, PeerSession]]
-    made: dict[str, NamedListener] = attrs.field(factory=dict)
-
-    def make(self) -> None:
-        """Create all listeners, without opening them."""
-        for listener in self.configured:
-            access = AccessControl(
-                self.policy(listener),
-                self.context.accounts.access,
-                title(self.wire, listener),
-                self.context.accounts.audit,
-                self.context.accounts.logins.requests,
-            )
-            self.context.accounts.access.changed.append(access.review)
+    def __init__(self, wire: str, context: WireContext, configured: Sequence[L]) -> None:
+        self._wire = wire
+        self._configured: Sequence[L] = configured
+        self._made: dict[str, NamedListener] = {}
+        accounts = context.accounts
+        for listener in configured:
+            at = title(wire, listener)
+            access = AccessControl(self.policy(listener), accounts.access, at, accounts.audit, accounts.logins.requests)
+            accounts.access.changed.append(access.review)
             converse = partial(self.converse, access)
-            made = make_listener(self.wire, listener, access, converse, net_limits(listener), self.context)
-            self.made[title(self.wire, listener)] = made
+            self._made[at] = make_listener(wire, listener, access, converse, net_limits(listener), context)
 
-    def bind(self, name: str) -> str:
+    def policy(self, listener: L) -> Policy:
+        """Return the policy of a listener."""
+        raise NotImplementedError
+
+    def converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+        """Return the reader and the session of a peer."""
+        raise NotImplementedError
+
+    def bind(self, title: str) -> str:
         """Open the listener with that title, and log its address. Raises `CannotListen`."""
-        opening = self.made[name]
-        [listener] = (each for each in self.configured if each.name == opening.name)
+        opening = self._made[title]
+        [listener] = (each for each in self._configured if each.name == opening.name)
         where = opening.open()
         self.log.info(
             "{wire} listener {name!r} on {where} ({transport}{roles})",
-            wire=self.wire,
+            wire=self._wire,
             name=listener.name,
             where=where,
             transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
@@ -120,13 +117,13 @@ class ElkoListeners(Generic[L]):
 
     def listener_rows(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners, in the form of `broker.wires.interface.OpenWire.listener_rows`."""
-        for each in self.made.values():
-            yield from listener_row(self.wire, each.name, each)
+        for each in self._made.values():
+            yield from listener_row(self._wire, each.name, each)
 
-    def services(self, name: Callable[[str], str]) -> Iterator[Service]:
+    def services_of(self, name: Callable[[str], str]) -> Iterator[Service]:
         """Yield the open listeners as services of provider 0; ``name`` gives the service name of each role."""
-        open_ones = {each.name: each for each in self.made.values()}
-        for listener in self.configured:
+        open_ones = {each.name: each for each in self._made.values()}
+        for listener in self._configured:
             each = open_ones.get(listener.name)
             if each is None or each.port is None:
                 continue
@@ -141,13 +138,13 @@ class ElkoListeners(Generic[L]):
 
     def certificates(self) -> list[Certificates]:
         """Return the certificates of the open TLS listeners; others read their files when they open."""
-        return [each.certificates for each in self.made.values() if each.certificates is not None]
+        return [each.certificates for each in self._made.values() if each.certificates is not None]
 
-    def reload(self, configured: Sequence[L]) -> None:
+    def reload_listeners(self, configured: Sequence[L]) -> None:
         """Apply new policies and limits to all listeners, including those that are not open yet."""
-        self.configured = configured
+        self._configured = configured
         for listener in configured:
-            each = self.made.get(title(self.wire, listener))
+            each = self._made.get(title(self._wire, listener))
             if each is not None:
                 each.access.policy = self.policy(listener)
                 each.origins.use(listener.origins)
@@ -155,43 +152,21 @@ class ElkoListeners(Generic[L]):
 
     def connection_factories(self) -> list[ConnectionFactory]:
         """Return the factories of the sessions, one for each listener."""
-        return [each.lines for each in self.made.values()]
+        return [each.lines for each in self._made.values()]
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when all ports are closed."""
-        return DeferredList([each.stop_listening() for each in self.made.values()])
+        return DeferredList([each.stop_listening() for each in self._made.values()])
 
     def close(self) -> Deferred[Any]:
         """Close all connections in order. Fires when they are closed."""
-        closing = [each.port_factory.close() for each in self.made.values()]
-        self.made.clear()
+        closing = [each.port_factory.close() for each in self._made.values()]
+        self._made.clear()
         return DeferredList(closing)
-
-
-class OpenElkoWire(PlainWire):
-    """The methods of `broker.wires.interface.OpenWire` for which a protocol has nothing but its listeners."""
-
-    listeners: ElkoListeners[Any]
-
-    def bind(self, title: str) -> str:
-        """Open the listener."""
-        return self.listeners.bind(title)
-
-    def listener_rows(self) -> Iterable[Mapping[str, object]]:
-        """Return the open listeners."""
-        return self.listeners.listener_rows()
-
-    def certificates(self) -> Sequence[Certificates]:
-        """Return the certificates of the open TLS listeners."""
-        return self.listeners.certificates()
-
-    def connection_factories(self) -> Iterable[ConnectionFactory]:
-        """Return the factories of the sessions, one for each listener."""
-        return self.listeners.connection_factories()
 
     def abandon(self) -> None:
         """Close the ports if the reactor does not run."""
-        self.listeners.stop_listening()
+        self.stop_listening()
 
 
 def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) -> Policy:

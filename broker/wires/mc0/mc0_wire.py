@@ -63,7 +63,7 @@ def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[An
             "mc0 sessions",
             "Shows the sessions, the oldest first. A pattern selects identities or names of keys.",
             SESSION_COLUMNS,
-            lambda: list(mc0.sessions()),
+            lambda: list(mc0.table),
             partial(_session, mc0, leases),
             lambda session: (str(session), session.key_name),
             title="mc0 sessions",
@@ -103,7 +103,7 @@ def _session(mc0: Mc0Conversation, leases: ILeases, session: Mc0Session) -> Row:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)
     about["heard"] = round(leases.now - session.heard, 1)
-    if mc0.is_doubtful(session):
+    if mc0.table.silence.doubtful(session):
         about["doubtful"] = True
     about["subscriptions"] = len(session.topics)
     about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
@@ -212,10 +212,10 @@ def _make(config: Mc0, context: WireContext) -> OpenMc0:
         config.subscriptions,
         context.checks.silence,
     )
-    routes.serve(sessions, sessions.claim)
+    routes.serve(sessions, sessions.table.claim)
     if keys is not None:
-        keys.changed.append(sessions.revoke)
+        keys.changed.append(sessions.table.revoke)
     access.changed.append(sessions.review)
-    sessions.restore(context.known.sessions, keyed=keys is not None)
+    sessions.table.restore(context.known.sessions, keyed=keys is not None)
     listener = RouterListener(router, context.network.clock)
     return OpenMc0(config, listener, sessions, context.core.topics, context.core.leases)

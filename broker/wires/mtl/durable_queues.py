@@ -117,10 +117,6 @@ class DurableQueues:
             self.ownership.stop()
         return maybeDeferred(self.recorder.stop)
 
-    def end_threads(self) -> None:
-        """Stop the thread."""
-        self.threads.stop()
-
 
 def _shared(config: Mtl) -> ISharedQueueStore | None:
     """Return the store that several brokers share, if one is configured."""

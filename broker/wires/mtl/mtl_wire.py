@@ -282,24 +282,18 @@ class OpenMtl(PlainWire):
             if too_late.active():
                 too_late.cancel()
             shut(None)
-            self._end_threads()
+            self.queues.threads.stop()
 
         written_to_disk = self.queues.stop().addBoth(written)
-        closed.addCallback(lambda _: self._shut())
+        closed.addCallback(lambda _: self.listeners.close())
         both: list[Deferred[Any]] = [written_to_disk, closed]
         return DeferredList(both).addCallback(lambda _: None)
 
     def abandon(self) -> None:
         """Release everything where the reactor does not run: the start failed."""
-        self._shut()
+        self.listeners.close()
         self.queues.stop()
-        self._end_threads()
-
-    def _shut(self) -> Deferred[Any]:
-        return self.listeners.close()
-
-    def _end_threads(self) -> None:
-        self.queues.end_threads()
+        self.queues.threads.stop()
 
 
 def open_mtl(config: Mtl, context: WireContext) -> OpenMtl:

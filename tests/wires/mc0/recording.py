@@ -88,7 +88,7 @@ class Mc0Farm(CoreFarm):
             max_replies=REPLIES,
             fan_out=True,
             check=_check,
-            claim=lambda identity, sender: self.wire.claim(identity, sender),
+            claim=lambda identity, sender: self.wire.table.claim(identity, sender),
             owner=lambda sender: self.admission.owner(sender),
         )
         self.keys = dict(keys or {})
@@ -102,7 +102,7 @@ class Mc0Farm(CoreFarm):
         known = list(known)
         self.restart_core()
         self._start(registry_at(self.clock))
-        self.wire.restore(known, keyed=self._any_key or bool(self.keys))
+        self.wire.table.restore(known, keyed=self._any_key or bool(self.keys))
 
     def _start(self, registry: Registry) -> None:
         self.registry = registry
@@ -140,7 +140,7 @@ class Mc0Farm(CoreFarm):
     def revoke(self, key: str) -> None:
         """That key is not allowed any more."""
         del self.keys[key]
-        self.wire.revoke({key})
+        self.wire.table.revoke({key})
 
     # what there is
 
@@ -150,7 +150,7 @@ class Mc0Farm(CoreFarm):
 
     def session(self, peer: Mc0Peer) -> Mc0Session | None:
         """The session of that peer's identity."""
-        found = [session for session in self.wire.sessions() if session.identity == peer.identity]
+        found = [session for session in self.wire.table if session.identity == peer.identity]
         assert len(found) <= 1
         return found[0] if found else None
 

@@ -16,14 +16,13 @@ See docs/protocols/mc0.md. `broker.wires.mc0.sessions.session_table` has the lif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
-from broker.core.model import KnownSession
 from broker.core.silent_peers import Silence
-from broker.net.peer_interfaces import Part, RefusalLog, Router, Sender
+from broker.net.peer_interfaces import Part, RefusalLog, Router
 from broker.wires.mc0.codec import mc0_messages as wire
 from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, listed, shown
 from broker.wires.mc0.sessions.session_table import MIN_TTL, Admission, Mc0SessionTable, SessionRecord
@@ -60,7 +59,7 @@ class Mc0Conversation:
         self._refusal_log = refusal_log
         self._outbound = Mc0Outbound(router, leases, refusal_log)
         self._subscriptions = Mc0Subscriptions(topics, self._outbound, most_subscriptions)
-        self._table = Mc0SessionTable(
+        self.table = Mc0SessionTable(
             router, self._outbound, self._subscriptions, leases, admission, refusal_log, record, most_sessions, silence
         )
         self._published = 0
@@ -75,23 +74,19 @@ class Mc0Conversation:
 
     # calls of the ROUTER
 
-    def claim(self, identity: bytes, sender: Sender) -> bool:
-        """Return True if that peer may have an identity that no connection has."""
-        return self._table.claim(identity, sender)
-
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
         """Process one message: the frames after the identity, and the number of its connection."""
-        session = self._table.get(identity)
+        session = self.table.get(identity)
         if session is None or session.connection != connection:
             try:
-                session = self._table.attach(identity, connection)
+                session = self.table.attach(identity, connection)
             except Refusal as refusal:
                 self._refuse_unadmitted(identity, frames, refusal)
                 return
         # Invalid messages count as signs of life too: the peer is there.
         session.heard = self._leases.now
-        if self._table.silence.suspects:
-            self._table.silence.heard(session)
+        if self.table.silence.suspects:
+            self.table.silence.heard(session)
         try:
             message = wire.parse(frames)
         except wire.BadMessage as malformed:
@@ -101,16 +96,16 @@ class Mc0Conversation:
 
     def closed(self, connection: int) -> None:
         """Process the end of a connection."""
-        self._table.detach(connection)
+        self.table.detach(connection)
 
     def needs(self, connection: int) -> bool:
         """Return True while the session of a connection has subscriptions."""
-        session = self._table.of(connection)
+        session = self.table.of(connection)
         return session is not None and bool(session.requested)
 
     def room(self, identity: bytes) -> None:
         """Process the end of backpressure: the peer with that identity reads again."""
-        session = self._table.get(identity)
+        session = self.table.get(identity)
         if session is not None:
             session.slow = False
 
@@ -118,7 +113,7 @@ class Mc0Conversation:
 
     def use(self, most_sessions: int, most_subscriptions: int) -> None:
         """Apply new limits."""
-        self._table.most = most_sessions
+        self.table.most = most_sessions
         self._subscriptions.most = most_subscriptions
 
     def review(self) -> None:
@@ -126,36 +121,20 @@ class Mc0Conversation:
 
         Subscriptions that are no longer permitted end; refused ones that are permitted now begin.
         """
-        for session in self._table:
+        for session in self.table:
             session.rights = self._admission.rights(session.key_name)
             if self._subscriptions.apply_rights(session):
-                self._table.record(session)
-
-    def revoke(self, keys: Collection[str]) -> None:
-        """End the sessions of these revoked client keys. The ROUTER closes their connections."""
-        self._table.revoke(keys)
+                self.table.record(session)
 
     def disconnect(self, shown: str) -> int | None:
         """End the session with that identity, as it is shown. Returns the number of its connection, 0 without one;
         None if there is no such session."""
-        for session in self._table:
+        for session in self.table:
             if str(session) == shown:
                 number = session.connection
-                self._table.end(session, "disconnected")
+                self.table.end(session, "disconnected")
                 return number
         return None
-
-    def restore(self, known: Iterable[KnownSession], keyed: bool) -> None:
-        """Restore the recorded sessions; see `Mc0SessionTable.restore`."""
-        self._table.restore(known, keyed)
-
-    def sessions(self) -> Iterable[Mc0Session]:
-        """Return all sessions, the oldest first."""
-        return self._table
-
-    def is_doubtful(self, session: Mc0Session) -> bool:
-        """Return True if a session has missed a sign of life; see `broker.core.silence`."""
-        return self._table.silence.doubtful(session)
 
     def counts(self) -> dict[str, int]:
         """Return the counters that are kept here, because they change too often for a call each."""
@@ -172,14 +151,14 @@ class Mc0Conversation:
         if message.ttl is not None:
             session.ttl = max(MIN_TTL, message.ttl / 1000) if message.ttl else 0.0
         if before != (session.version, session.ttl):
-            self._table.record(session)
+            self.table.record(session)
         self._outbound.acknowledge(session, message.id)
         # The first NOOP is due half a TTL from now, also without an OK.
         session.sent = self._leases.now
-        self._table.schedule(session)
+        self.table.schedule(session)
 
     def _disconnect(self, session: Mc0Session, message: wire.Disconnect) -> None:
-        self._table.end(session, "disconnected")
+        self.table.end(session, "disconnected")
         self._outbound.acknowledge_end(session, message.id)
 
     def _sub(self, session: Mc0Session, message: wire.Sub) -> None:
@@ -193,14 +172,14 @@ class Mc0Conversation:
                 self._refuse(session, refusal, message.id)
                 return
         if session.requested != before:
-            self._table.record(session)
+            self.table.record(session)
         self._outbound.acknowledge(session, message.id)
 
     def _unsub(self, session: Mc0Session, message: wire.Unsub) -> None:
         before = session.requested
         self._subscriptions.unsubscribe(session, message.topics)
         if session.requested != before:
-            self._table.record(session)
+            self.table.record(session)
         self._outbound.acknowledge(session, message.id)
 
     def _put(self, session: Mc0Session, message: wire.Put) -> None:

@@ -250,9 +250,9 @@ def test_clients_behind_proxies_give_way_when_there_are_too_many_sessions() -> N
     proxy, direct = farm.peer("proxy"), farm.peer("direct")
     for number in range(5):
         proxy.send(b"client %d" % number, b"", b"SUB", b"", b"t")
-    assert len(list(farm.wire.sessions())) == 3
+    assert len(list(farm.wire.table)) == 3
     assert direct.ask("NOOP|ID|1") == ["OK|ID|1"]
-    assert [session.connection for session in farm.wire.sessions()] == [-4, -5, 2]
+    assert [session.connection for session in farm.wire.table] == [-4, -5, 2]
     assert farm.counted("mc0_sessions.displaced") == 3
     others = [farm.peer(f"other {number}") for number in range(2)]
     assert [other.ask("NOOP|ID|1") for other in others] == [["OK|ID|1"]] * 2

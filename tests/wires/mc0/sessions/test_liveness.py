@@ -384,6 +384,6 @@ def test_when_all_are_gone_no_timer_is_left(farm: Mc0Farm) -> None:
     for peer in peers:
         peer.drop()
     farm.wait(2 * RECONNECT_WITHIN)
-    assert list(farm.wire.sessions()) == []
+    assert list(farm.wire.table) == []
     assert farm.subscribers() == {}
     assert farm.clock.getDelayedCalls() == []

@@ -199,7 +199,7 @@ def test_a_key_that_is_allowed_no_more_gets_no_session_back(keyed: Mc0Farm) -> N
     known = keyed.record.known()
     del keyed.keys["K1"]
     keyed.restart(known)
-    assert [session.identity for session in keyed.wire.sessions()] == [b"B"]
+    assert [session.identity for session in keyed.wire.table] == [b"B"]
 
 
 @pytest.mark.parametrize("before", ["", "K1"])
@@ -225,7 +225,7 @@ def test_after_a_restart_too_an_identity_belongs_to_its_key(keyed: Mc0Farm) -> N
 def test_no_more_are_restored_than_there_may_be() -> None:
     farm = Mc0Farm(sessions=3)
     farm.restart([attrs.evolve(KNOWN, identity=b"%d" % number) for number in range(5)])
-    assert [session.identity for session in farm.wire.sessions()] == [b"0", b"1", b"2"]
+    assert [session.identity for session in farm.wire.table] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize(
@@ -241,5 +241,5 @@ def test_no_more_are_restored_than_there_may_be() -> None:
 def test_values_that_no_peer_can_have_sent_do_no_harm(known: KnownSession, ttl: float | None) -> None:
     farm = Mc0Farm()
     farm.restart([known])
-    assert [session.ttl for session in farm.wire.sessions()] == ([] if ttl is None else [ttl])
+    assert [session.ttl for session in farm.wire.table] == ([] if ttl is None else [ttl])
     farm.wait(2)
