@@ -7,7 +7,21 @@ from importlib import import_module
 
 from bench import harness
 
-MODULES = ("elko", "director", "mc0", "dbp", "mtl", "dns", "http", "journal", "links", "cluster", "loss", "spark")
+MODULES = (
+    "elko",
+    "director",
+    "mc0",
+    "dbp",
+    "mtl",
+    "dns",
+    "http",
+    "scale",
+    "journal",
+    "links",
+    "cluster",
+    "loss",
+    "spark",
+)
 
 if __name__ == "__main__":
     rows = {
