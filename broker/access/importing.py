@@ -84,7 +84,7 @@ def write(path: str, to: str) -> Imported:
 
 
 def imported(path: str) -> Imported:
-    """Return what the configuration at ``path`` becomes. Raises `EditFailed` or `BadUsers`, which show no secret."""
+    """Return the new form of the configuration at ``path``. Raises `EditFailed` or `BadUsers`, which show no secret."""
     try:
         text = files.text(Path(path))
         data = tomllib.loads(text)

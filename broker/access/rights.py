@@ -221,13 +221,13 @@ _ALL_NAMES = NameSet(frozenset("*"))
 
 @attrs.frozen
 class RegistryReading:
-    """The entries that one user is shown. Equal values show the same, so that readers share what is encoded."""
+    """The entries that one user is shown. Equal values show the same, so that readers share encoded messages."""
 
     names: NameSet = _ALL_NAMES
 
     @classmethod
     def of(cls, grants: Grants | None) -> RegistryReading:
-        """Return what the grants permit to read; everything without a users file (None)."""
+        """Return the reading that the grants permit; everything without a users file (None)."""
         if grants is None or grants.unlimited:
             return EVERY_ENTRY
         return cls(grants.named("find"))

@@ -527,7 +527,7 @@ class Daemon(TwistedService):
         )
 
     def _sources(self) -> Sources:
-        """Return what the HTTP API shows and controls."""
+        """Return the parts that the HTTP API shows and controls."""
         return Sources(
             core=self.core,
             farm=self._config.cluster.farm,

@@ -179,7 +179,7 @@ class _Looks:
     _before: Set[str] = frozenset()
 
     def look(self, notifications: INotifications) -> None:
-        """Report what has changed since the last look."""
+        """Report the changes since the last call."""
         now = {each.what: each.reason for each in self.obstacles()}
         for what, reason in now.items():
             if what not in self._before:

@@ -96,7 +96,7 @@ def _show_state(session: Session, action: Action) -> int:
 
 def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int:
     """Carry out an action, and show its answer. The exit code is 1 if the answer has problems or refused changes."""
-    # Only what was given: the defaults are the broker's.
+    # Only given parameters: the defaults are the broker's.
     body = attrs.asdict(parameters, recurse=False, filter=lambda field, value: value != field.default)
 
     async def work(client: Client) -> object:

@@ -116,7 +116,7 @@ def restore(archive: Path, state: Path | None) -> None:
 
 
 def default_state() -> Path:
-    """Return the state directory of a broker that is configured with none, whether it exists or not."""
+    """Return the state directory of a broker that is configured with none. It need not exist."""
     named = os.environ.get("STATE_DIRECTORY", "").split(":")[0]
     if named or SYSTEM_STATE.exists():
         return Path(named or SYSTEM_STATE)

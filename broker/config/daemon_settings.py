@@ -319,7 +319,7 @@ class Access(Settings):
     )
 
     def problems(self, here: str) -> Iterator[Problem]:
-        """Yield what is wrong with the users file."""
+        """Yield the problems of the users file."""
         if self.file:
             try:
                 users_document.parse(self.file, read(self.file))

@@ -129,7 +129,7 @@ def _declared(field: attrs.Attribute[Any], type_: Any) -> Declared:
 
 
 def problems(here: str, values: attrs.AttrsInstance) -> Iterator[Problem]:
-    """Yield what is wrong with the single keys of a table, then with its keys together, by its method ``problems``.
+    """Yield the problems of the single keys of a table, then of its keys together, by its method ``problems``.
 
     A key that is wrong by itself is not compared with others.
     """
@@ -196,7 +196,7 @@ def is_named(entry: type[attrs.AttrsInstance]) -> bool:
 
 
 Resolves = Callable[[str], bool]
-"""Reports whether this machine resolves a host name. It blocks."""
+"""Returns True if this machine resolves a host name. It blocks."""
 
 
 @attrs.frozen
@@ -243,7 +243,7 @@ class Settings:
         return self
 
     def problems(self, here: str) -> Iterable[Problem]:
-        """Return what is wrong with valid keys together; ``here`` is the dotted key of the table."""
+        """Return the problems of valid keys together; ``here`` is the dotted key of the table."""
         return ()
 
     def bindings(self) -> Iterable[Binding]:
@@ -255,7 +255,7 @@ class Settings:
         return ()
 
     def warnings(self, resolves: Resolves) -> Iterable[str]:
-        """Return what may surprise, a sentence each. The values are valid."""
+        """Return warnings, a sentence each. The values are valid."""
         return ()
 
 

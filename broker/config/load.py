@@ -184,7 +184,7 @@ def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str
 
 
 def warnings(config: Config, schema: Schema, resolves: Resolves) -> list[str]:
-    """Return what may surprise in a valid configuration, a sentence each."""
+    """Return the warnings for a valid configuration, a sentence each."""
     own = [text for _, values in schema.values(config) for text in values.warnings(resolves)]
     return [*own, *_expiring(config, schema)]
 

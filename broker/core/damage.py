@@ -55,7 +55,7 @@ former table, ``content`` its columns as literals of SQL."""
 
 @attrs.frozen
 class Damage:
-    """A finding: the damaged part, what was found and was done about it, and the numbers of rows and of files."""
+    """A finding: the damaged part, the damage and its consequence, and the numbers of rows and of files."""
 
     what: str
     reason: str

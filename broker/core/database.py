@@ -322,7 +322,7 @@ class Database:
         return connection
 
     def _give_up_reserve(self) -> bool:
-        """Release the reserve. Returns whether that made room."""
+        """Release the reserve. Returns True if that made room."""
         self._tight = True
         released = self._reserve.release()
         if released:

@@ -49,7 +49,7 @@ _UNCLEAR = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 def is_full(error: BaseException | None, directory: str) -> bool:
-    """Return whether an error of SQLite or the system means that the disk of this directory is full."""
+    """Return True if an error of SQLite or the system means that the disk of this directory is full."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; errors that Python itself raises have none
@@ -76,7 +76,7 @@ class DiskReserve:
 
     @blocking
     def take(self) -> bool:
-        """Create the file, if there is twice as much room. Returns whether it exists with as much free room besides."""
+        """Create the file, if there is twice as much room. Returns True if it exists with as much free room besides."""
         free = self._free()
         if self._is_there():
             return free >= RESERVE_BYTES
@@ -94,12 +94,12 @@ class DiskReserve:
         return True
 
     def spares(self) -> bool:
-        """Return whether the disk may be filled further: the reserve exists, or there is at least room for it."""
+        """Return True if the disk may be filled further: the reserve exists, or there is at least room for it."""
         return self._is_there() or self._free() >= RESERVE_BYTES
 
     @blocking
     def release(self) -> bool:
-        """Remove the file. Returns whether it existed, and so whether there is room now."""
+        """Remove the file. Returns True if it existed, so that there is room now."""
         try:
             os.unlink(self._path)
         except OSError:

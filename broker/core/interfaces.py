@@ -184,7 +184,7 @@ class IRegistry(Interface):
         """Return a snapshot of a provider; None if there is none of that id."""
 
     def remembered_owner(wire: str, entry: str) -> Owner:
-        """Return the owner of the restored provider that its wire knows by that entry; `NOBODY` if there is none."""
+        """Return the owner of the restored provider with that entry on its wire; `NOBODY` if there is none."""
 
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
@@ -389,7 +389,7 @@ class Leased(Protocol):
     """Object with a deadline."""
 
     def check(self, now: float) -> float | None:
-        """Process what is due at ``now``. Returns the next deadline, or None to end the lease. Both are in lifetime.
+        """Process everything due at ``now``. Returns the next deadline, or None to end the lease. Both are in lifetime.
 
         ``now`` may be less than `ILeases.now`, and so less than the timestamp of a message: in a slow loop it is the
         time up to which all input has been read.

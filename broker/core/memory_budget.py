@@ -76,7 +76,7 @@ class Consumer(Protocol):
         """True once the peer has authenticated."""
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse, close, and free what is held. It is no longer counted at this call."""
+        """Refuse, close, and free the held memory. It is no longer counted at this call."""
 
     def abort(self) -> None:
         """Close at once, after a failure of `evict`."""
@@ -119,7 +119,7 @@ class _Held:
 
 
 class _Account:
-    """The consumers of one address, by share and by whether they are strangers."""
+    """The consumers of one address, by share, strangers apart from users."""
 
     __slots__ = ("held", "parts", "stored", "strange")
 

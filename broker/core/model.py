@@ -268,7 +268,7 @@ class Rights:
     services: int = 1_000
 
     def permits(self, name: str) -> bool:
-        """Return whether a service of this name may be offered. The broker's own names never may."""
+        """Return True if a service of this name may be offered. The broker's own names never may."""
         if name.startswith(OWN_PREFIX):
             return False
         return self.offer == ("*",) or _compiled(self.offer).match(name) is not None
@@ -386,7 +386,7 @@ def _latency(value: object) -> float | None:
 
 
 def is_own(topic: bytes) -> bool:
-    """Return whether a topic is one of the broker's own, to which no peer may publish."""
+    """Return True if a topic is one of the broker's own, to which no peer may publish."""
     return topic.startswith(_OWN_TOPICS)
 
 

@@ -246,7 +246,7 @@ class Restored:
         return self._protocols.get(name, ())
 
     def owner(self, wire: str, entry: str) -> Owner:
-        """Return the owner of the remembered provider that its wire knows by that entry; `NOBODY` if there is none."""
+        """Return the owner of the remembered provider with that entry on its wire; `NOBODY` if there is none."""
         id = self._entries.get((wire, entry), -1)
         return self._providers[id].owner if id in self._of else NOBODY
 

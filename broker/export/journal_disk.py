@@ -142,7 +142,7 @@ def entries(directory: str) -> list[os.DirEntry[str]]:
 
 @blocking
 def is_at(file: int, path: str) -> bool:
-    """Return whether an open file is still the one at that path: it may have been removed or replaced."""
+    """Return True if an open file is still the one at that path: it may have been removed or replaced."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
     except (FileNotFoundError, NotADirectoryError):

@@ -135,7 +135,7 @@ class _Compression:
             raise
 
     def piece(self) -> bool:
-        """Compress the next piece. Returns whether it was the last."""
+        """Compress the next piece. Returns True if it was the last."""
         assert self._source is not None
         assert self._file is not None
         for _ in range(PIECE // CHUNK):
@@ -189,7 +189,7 @@ def _first_moment(disk: Disk, path: str) -> datetime:
 
 
 def _is_sealed(disk: Disk, path: str, target: str) -> bool:
-    """Return whether the file is sealed there already. Raises FileExistsError if the target has other content."""
+    """Return True if the file is sealed there already. Raises FileExistsError if the target has other content."""
     try:
         file = disk.open(target, os.O_RDONLY)
     except FileNotFoundError:

@@ -207,7 +207,7 @@ class Segments:
         return self._file is not None and self._synced[0] != self._good
 
     def due(self, now: float) -> bool:
-        """Return whether to rotate the open file: it is large or old, or the clock was set back since its creation."""
+        """Return True if to rotate the open file: it is large or old, or the clock was set back since its creation."""
         if self._file is None or not self._good:
             return False
         age = now - self._opened
@@ -266,7 +266,7 @@ class Segments:
         self._file, self._path, self._good, self._torn = None, "", 0, False
 
     def _cut(self, path: str) -> bool:
-        """Cut a torn last line off a file of an earlier start, and all behind a hole. Returns whether anything is left;
+        """Cut a torn last line off a file of an earlier start, and all behind a hole. Returns True if anything is left;
         otherwise it is removed."""
         file = self._disk.open(path, os.O_RDWR)
         try:

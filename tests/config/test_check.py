@@ -209,7 +209,7 @@ def mtl(**keys: object) -> tuple[str, list[str]]:
     return shown[3], [line.removeprefix("warning: ") for line in shown[8:]]
 
 
-CLEAR = "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
+CLEAR = "mtl: messages cross the network in the clear; a secret_key_file would hide it"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rules of health checks, what is checked by them, and the state that follows from an outcome.
+"""Rules of health checks, their targets, and the state that follows from an outcome.
 
 State machine of one check: from outcomes to the state of the service.
 

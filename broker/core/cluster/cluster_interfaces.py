@@ -124,7 +124,7 @@ class LinkReceiver(Protocol):
     """Receiver of the messages of one channel of the links between brokers."""
 
     def up(self, broker: str) -> None:
-        """A link to a broker is open. Messages sent from now on arrive there in order; what was sent before is lost.
+        """A link to a broker is open. Messages sent from now on arrive there in order; messages from before are lost.
 
         A receiver that replicates state sends all of it now."""
 

@@ -211,7 +211,7 @@ class RemoteTopics:
                 self._warned = True
                 self.log.warn(
                     "topics beyond {count} of this broker, and those with more than {size} bytes, are not announced to "
-                    "other brokers: their subscribers miss what is published there",
+                    "other brokers: their subscribers miss messages that are published there",
                     count=self._bounds.topics,
                     size=MAX_NAME,
                 )

@@ -39,7 +39,7 @@ class ConsumerRing:
         consumer.receiver.parked.pop(consumer, None)
 
     def serves(self, consumer: Consumer) -> bool:
-        """Return whether the consumer gets messages when it has room."""
+        """Return True if the consumer gets messages when it has room."""
         return consumer in self._consumers or consumer in consumer.receiver.parked
 
     def next(self, but: MessageReceiver | None = None) -> Consumer | None:

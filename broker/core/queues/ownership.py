@@ -207,7 +207,7 @@ class QueueOwnership:
         raise Refusal(Reason.UNAVAILABLE, "the queue is being loaded")
 
     def stores(self, space: str, name: str) -> bool:
-        """Return whether messages of the queue may be written to the store."""
+        """Return True if messages of the queue may be written to the store."""
         unit = self._units.get((space, living_name(name)))
         return unit is not None and unit.stored
 
@@ -394,7 +394,7 @@ class QueueOwnership:
             self._claim_again(unit)
 
     def _keeps(self, unit: _Unit) -> bool:
-        """Return whether the messages of a queue are on this disk alone, so that giving it up would hide them."""
+        """Return True if the messages of a queue are on this disk alone, so that giving it up would hide them."""
         return unit.stored and self._shared is None
 
     def _claim_again(self, unit: _Unit) -> None:

@@ -600,7 +600,7 @@ _REMEDIES = (
 
 
 def _matches(space: str, name: str, row: Sequence[Any]) -> bool:
-    """Return whether a row matches its checksum, which messages of older versions lack. The row begins with the columns
+    """Return True if a row matches its checksum, which messages of older versions lack. The row begins with the columns
     of `_READ`."""
     dead, order, _, expires, death, head, body, sum = row[:8]
     return sum is None or checksum(space, name, dead, order, expires, death, bytes(head), bytes(body)) == sum

@@ -70,7 +70,7 @@ class QueueGate(Protocol):
         """Raise `Refusal` if this broker may not make the queue now."""
 
     def stores(self, space: str, name: str) -> bool:
-        """Return whether messages of the queue may be written to the store."""
+        """Return True if messages of the queue may be written to the store."""
 
     def made(self, queue: Any) -> None:
         """Record a new queue in the table."""
@@ -105,7 +105,7 @@ class QueueTable(Protocol):
         """Raise `Refusal` LIMIT, and count it, unless ``size`` more bytes may be stored for an address."""
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is room for one more message of that size, in bytes."""
+        """Return True if there is room for one more message of that size, in bytes."""
 
     def room_for_ids(self) -> int:
         """Return the number of ids that may still be remembered."""

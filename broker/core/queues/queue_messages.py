@@ -207,7 +207,7 @@ class ReadyMessages:
         """Returned messages: a heap by order."""
 
     def __bool__(self) -> bool:
-        """Return whether there are entries, removed messages included."""
+        """Return True if there are entries, removed messages included."""
         return bool(self._fresh or self._returned)
 
     def __iter__(self) -> Iterator[Message]:

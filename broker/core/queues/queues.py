@@ -162,7 +162,7 @@ class Queues:
             queue.use(self._settings(queue.space, queue.name))
 
     def is_durable(self, name: str) -> bool:
-        """Return whether the rules make a queue of that name durable."""
+        """Return True if the rules make a queue of that name durable."""
         return self.keeper is not None and settings_of(name, self._rules).durable
 
     def present(self, space: str, name: str) -> Queue | None:
@@ -220,7 +220,7 @@ class Queues:
             raise
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is room for one more message of that size."""
+        """Return True if there is room for one more message of that size."""
         return self.messages < MAX_ALL_MESSAGES and self.bytes + size <= MAX_ALL_BYTES
 
     def room_for_ids(self) -> int:

@@ -234,7 +234,7 @@ def _summed(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _matches(row: Sequence[Any]) -> bool:
-    """Return whether a row of `_COLUMNS` matches its checksums."""
+    """Return True if a row of `_COLUMNS` matches its checksums."""
     order, number, count, expires, death, head, body, sum, count_sum = row
     return (checksum(order, number, expires, death, head, body), checksum(order, count)) == (sum, count_sum)
 

@@ -226,7 +226,7 @@ class Queue:
             self._die(oldest, Death.TOO_MANY)
 
     def _is_known(self, key: bytes) -> bool:
-        """Return whether a message with that id came lately and is safe. Raises `Refusal` while the outcome is
+        """Return True if a message with that id came lately and is safe. Raises `Refusal` while the outcome is
         pending."""
         known = self._ids.find(key, self._queues.leases.now)
         if known is None:
@@ -274,7 +274,7 @@ class Queue:
             self._ready.put_back(message)
 
     def _is_back(self, message: Message) -> bool:
-        """Process the return of a message. Returns whether it may be delivered again."""
+        """Process the return of a message. Returns True if it may be delivered again."""
         self.out -= 1
         self._queues.returned += 1
         most = self.settings.max_deliveries
@@ -398,7 +398,7 @@ class Queue:
         return True
 
     def _hand(self, message: Message, receiver: MessageReceiver) -> bool:
-        """Deliver a message. Returns whether it was taken; if not, it is in no collection."""
+        """Deliver a message. Returns True if it was taken; if not, it is in no collection."""
         # The state changes first: the receiver may confirm or reject the message before `take` returns.
         message.state = OUT
         message.count += 1
@@ -422,7 +422,7 @@ class Queue:
         self.out -= 1
 
     def _hand_on(self, message: Message, but: MessageReceiver) -> bool:
-        """Deliver a message to the next consumer with room, except that receiver. Returns whether there was one."""
+        """Deliver a message to the next consumer with room, except that receiver. Returns True if there was one."""
         while (other := self._ring.next(but)) is not None:
             if self._hand(message, other.receiver):
                 return True
@@ -477,7 +477,7 @@ class Queue:
     # deadlines
 
     def check(self, now: float) -> float | None:
-        """Process what is due. Returns the next deadline; None if there is none."""
+        """Process everything due. Returns the next deadline; None if there is none."""
         self._due = -inf  # `_wake` is a no-op during the check
         due = inf
         try:

@@ -153,7 +153,7 @@ class Dbp(RouterLimits):
         return self.place.port if self.udp_port is None else self.udp_port
 
     def problems(self, here: str) -> Iterator[Problem]:
-        """Yield what does not go with the endpoint, and intervals that contradict each other."""
+        """Yield keys that contradict the endpoint, and intervals that contradict each other."""
         try:
             where = self.place
         except BadEndpoint as error:

@@ -203,7 +203,7 @@ class OpenDns(PlainWire):
         return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupancy(self.factory)}]
 
     def counts(self) -> Mapping[str, int]:
-        """Return what the sessions and the sockets count."""
+        """Return the counts of the sessions and the sockets."""
         counts = {
             "dns_queries.tcp": self.factory.queries,
             "dns_connections.open": len(self.factory.connections),

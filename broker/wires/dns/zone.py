@@ -308,7 +308,7 @@ class Zone:
     may: Callable[[str], bool] | None = None
 
     def holds(self, basis: Basis, dns: Dns) -> bool:
-        """Return whether the services of the name are as they were, all but their loads."""
+        """Return True if the services of the name are as they were, all but their loads."""
         keys = self.names.keys(basis.name)
         if basis.dns is not dns or len(keys) != len(basis.found):
             return False
@@ -321,7 +321,7 @@ class Zone:
         return True
 
     def weighs(self, basis: Basis) -> bool:
-        """Return whether the loads are as they were."""
+        """Return True if the loads are as they were."""
         revision = self.registry.revision
         if basis.revision != revision:
             load_of = self.registry.load_of

@@ -146,7 +146,7 @@ class ElkoListener(Settings):
         return endpoint.parse(self.endpoint)
 
     def problems(self, here: str) -> Iterator[Problem]:
-        """Yield what does not go with the transport."""
+        """Yield keys that contradict the transport."""
         if self.transport not in FOR_BROWSERS:
             for name, given in (("path", self.path is not None), ("origins", bool(self.origins))):
                 if given:
@@ -164,7 +164,7 @@ class ElkoListener(Settings):
             yield from _origin(f"{here}.origins[{number}]", origin)
 
     def described(self, allow: Sequence[str]) -> str:
-        """Return what the listener does, for a line of ``--check``."""
+        """Return the line of ``--check``, without the name."""
         where = self.place.shown
         return f"{self._carried()}bound to {where}, published as {self.publish or where}, allow {' '.join(allow)}"
 
@@ -175,7 +175,7 @@ class ElkoListener(Settings):
         return f"{self.transport} at {self.path or '/'} for {' '.join(self.origins) or 'no'} pages, "
 
     def listener_warnings(self, resolves: Resolves) -> Iterator[str]:
-        """Yield what may surprise."""
+        """Yield warnings."""
         where = self.place
         yield from self._published(where, resolves)
         if "*" in self.origins:

@@ -335,7 +335,7 @@ class Mtl(RouterLimits):
             if self.plain and not self.curve:
                 yield "mtl.plain: passwords cross the network in the clear"
             elif not self.curve:
-                yield "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
+                yield "mtl: messages cross the network in the clear; a secret_key_file would hide it"
             if where.wildcard and self.data_endpoint is not None:
                 yield f"mtl.data_endpoint: every client is sent to {self.data_endpoint}, whichever way it came"
         for_all: str | None = None

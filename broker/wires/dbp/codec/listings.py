@@ -25,7 +25,7 @@ structure of its own, so these are heuristics. An invalid value counts as missin
 - Numbers may also be text, such as "6000".
 
 See docs/protocols/dbp.md, "Registration", "Denied", "Requests" and "Out of the registry".
-`broker.wires.dbp.sessions.listing` selects the services of a listing, and caches what is encoded here.
+`broker.wires.dbp.sessions.listing` selects the services of a listing, and caches their encoded form.
 """
 
 from __future__ import annotations

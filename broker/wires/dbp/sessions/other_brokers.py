@@ -56,7 +56,7 @@ class Held:
 
 
 class RemoteServices:
-    """The other brokers' services, for the `Catalogue` of this one. ``rates`` limits what is forwarded."""
+    """The other brokers' services, for the `Catalogue` of this one. ``rates`` limits forwarded messages."""
 
     def __init__(
         self, registry: IRegistry, links: ILinks, catalogue: Catalogue, refusal_log: RefusalLog, rates: Rates[int]

@@ -161,7 +161,7 @@ class ResponseLimit:
         self._slipped = self._dropped = 0
 
     def verdict(self, host: str) -> LimitVerdict:
-        """Return whether the next response to an address may be sent; it is taken to be."""
+        """Return True if the next response to an address may be sent; it is taken to be."""
         rate, burst = self.dns.response_rate, self.dns.response_burst
         if not rate or (not self.dns.limit_loopback and is_local(host)):
             return LimitVerdict.SEND

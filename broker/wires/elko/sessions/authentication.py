@@ -104,7 +104,7 @@ class AccessControl:
         return sees_secrets(self.access, principal, peer.local)
 
     def grants(self, principal: Principal) -> Grants | None:
-        """Return what the user may do at this listener; None without a users file, which permits everything."""
+        """Return the rights of the user at this listener; None without a users file, which permits everything."""
         return self.access.grants(principal, self.title) if self.access.users else None
 
     def review(self) -> None:

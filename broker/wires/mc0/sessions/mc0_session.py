@@ -151,7 +151,7 @@ class Mc0Session:
 
     @property
     def requested(self) -> int:
-        """The number of topics that the peer requested, whether subscribed or refused."""
+        """The number of topics that the peer requested, subscribed or refused."""
         return len(self.topics) + len(self.refused)
 
     @property

@@ -500,7 +500,7 @@ def identity_of(tail: bytes) -> tuple[str, str] | None:
 
 
 def is_readable(tail: bytes) -> bool:
-    """Return whether the tail of a kept Content can be sent with other properties. An altered one may not be."""
+    """Return True if the tail of a kept Content can be sent with other properties. An altered one may not be."""
     try:
         check(tail[1 + tail[0] :], MAX_EXTENDED)
     except (IllFormed, IndexError):

@@ -323,7 +323,7 @@ class DataOutbound:
         self._doomed.setdefault(client, why)
 
     def forget(self, client: DataClient) -> None:
-        """Release what is stored of a client that has ended."""
+        """Release the state of a client that has ended."""
         full = self._full.pop(client.identity, None)
         if full is not None:
             full.lease.cancel()
