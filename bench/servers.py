@@ -270,9 +270,6 @@ def _secret_file(directory: Path, secret: bytes) -> Path:
 class Mc0Server(WireServer):
     """A server with an mc0 wire."""
 
-    allowed = Path()
-    """The users file with the one client key that is let in, if not every one is."""
-
 
 class DbpServer(WireServer):
     """A server whose ``port`` is that of its ROUTER."""
@@ -304,38 +301,21 @@ HELPERS = "ELKOBROKER_HELPERS"
 """The variable that says which code handles ZMTP: ``python``, or ``compiled`` for the helpers in C."""
 
 
-_ALLOWED = """\
-[[users]]
-name = "allowed"
-keys = ["{key}"]
-[[rights]]
-users = ["allowed"]
-operations = ["*"]
-"""
-
-
 @contextmanager
-def mc0(
-    keys: Keys | None = None, *, helpers: str | None = None, allowed: Keys | None = None, more: str = ""
-) -> Iterator[Mc0Server]:
-    """A broker with mc0; with ``keys`` it wants CURVE, and lets any client key in, or only ``allowed``, from the file
-    `Mc0Server.allowed`. ``helpers`` is the value of `HELPERS`, ``more`` are further sections of the configuration."""
+def mc0(keys: Keys | None = None, *, helpers: str | None = None, more: str = "") -> Iterator[Mc0Server]:
+    """A broker with mc0; with ``keys`` it wants CURVE, and lets any client key in. ``helpers`` is the value of
+    `HELPERS`, ``more`` are further sections of the configuration."""
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
         config = '[mc0]\nendpoint = "tcp://127.0.0.1:0"\n'
-        file = directory / "users.toml"
         if keys is not None:
             config += f'secret_key_file = "{_secret_file(directory, keys.secret)}"\n'
-            if allowed is not None:
-                file.touch(0o600)
-                file.write_text(_ALLOWED.format(key=allowed.public.decode()))
-                config += f'[access]\nfile = "{file}"\n'
         variables = {} if helpers is None else {HELPERS: helpers}
         with broker_with(Mc0Server, "mc0", config + more, MC0_LISTENS, directory, variables=variables) as (
             server,
             said,
         ):
-            server.port, server.allowed = int(said[1]), file
+            server.port = int(said[1])
             server.key = None if keys is None else keys.public
             yield server
 
