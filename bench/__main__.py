@@ -19,7 +19,6 @@ MODULES = (
     "journal",
     "links",
     "cluster",
-    "loss",
     "spark",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,12 @@ def test_no_import_leads_back_to_its_module() -> None:
     graph = grimp.build_graph("broker", exclude_type_checking_imports=True, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # which raises a CycleError with the circle
+
+
+def test_no_two_files_share_a_name() -> None:
+    """The public modules of the client library keep their names, which are in programs of others."""
+    modules = [path for path in (ROOT / "broker").rglob("*.py") if path.name != "__init__.py"]
+    client = ROOT / "broker" / "client"
+    for folder in (True, False):
+        names = Counter(path.name for path in modules if path.is_relative_to(client) is folder)
+        assert [name for name, count in names.items() if count > 1] == []
