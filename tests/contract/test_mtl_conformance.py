@@ -158,13 +158,13 @@ NUMBERS = re.findall(r"^([A-Z]\d\d) [MSORI-] .", REQUIREMENTS, re.MULTILINE)
 _TEST = re.compile(r"^ *(?:async )?def test_((?:[A-Z]\d\d_)+)", re.MULTILINE)
 
 
-def tested() -> set[str]:
+def numbers_of_tests() -> set[str]:
     """The numbers that names of tests have."""
     names = (name for path in TESTS.rglob("test_*.py") for name in _TEST.findall(path.read_text()))
     return {number for name in names for number in name.rstrip("_").split("_")}
 
 
-TESTED = tested()
+TESTED = numbers_of_tests()
 
 
 def test_each_requirement_has_one_number() -> None:

@@ -72,7 +72,7 @@ def _responses(text: str) -> Iterator[str]:
         assert head is not None, text
         headers = dict(line.split(": ", 1) for line in head[2].split("\r\n")[:-1])
         length = int(headers.pop("Content-Length"))
-        headers.pop("X-Request-Id", None)  # the original has none
+        headers.pop("X-Request-ID", None)  # the original has none
         shown = [head[1], *(f"{name}: {value}" for name, value in sorted(headers.items()))]
         body, text = text[head.end() : head.end() + length], text[head.end() + length :]
         yield "; ".join(shown) + f"; {body}"
