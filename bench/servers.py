@@ -287,6 +287,10 @@ class DnsServer(WireServer):
     """A server whose ``port`` is that of DNS, by UDP."""
 
 
+class HttpServer(WireServer):
+    """A server whose ``port`` is that of HTTP."""
+
+
 DNS_LISTENS = re.compile(r"dns on 127\.0\.0\.1:(\d+) \(udp")
 MC0_LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
 DBP_LISTENS = re.compile(r"dbp on tcp://127\.0\.0\.1:(\d+) \(udp 127\.0\.0\.1:(\d+)")
@@ -356,6 +360,18 @@ def dns() -> Iterator[DnsServer]:
     with (
         TemporaryDirectory(prefix="elkobroker-bench-") as directory,
         broker_with(DnsServer, "dns", config, DNS_LISTENS, Path(directory)) as (server, said),
+    ):
+        server.port = int(said[1])
+        yield server
+
+
+@contextmanager
+def http() -> Iterator[HttpServer]:
+    """A broker with HTTP, for clients on this machine."""
+    config = '[http]\nendpoint = "tcp:0:interface=127.0.0.1"\n'
+    with (
+        TemporaryDirectory(prefix="elkobroker-bench-") as directory,
+        broker_with(HttpServer, "http", config, HTTP_LISTENS, Path(directory)) as (server, said),
     ):
         server.port = int(said[1])
         yield server

@@ -1,4 +1,4 @@
-"""The HTTP API: the CPU of reads with 100,000 services.
+"""HTTP: finds and registrations beside a bare Twisted protocol, and the CPU of reads with 100,000 services.
 
 Reads are called in this process, without a socket. The pieces of a body are counted one by one, since the transport
 takes at least one in a step of the scheduler, and a step that is over its quantum ends the turn.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,7 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 from twisted.internet.task import Clock
 
-from bench.harness import Figure, Scenario, at_most
+from bench.harness import Figure, Load, Row, Scenario, at_most, cpu
+from bench.peers.http import FIND, Requests, Watchers, register
+from bench.servers import Server, http, reference
 from broker.access.principal import Principal
 from broker.app.daemon import COLLECT_AFTER
 from broker.app.process import COUNTERS
@@ -142,4 +145,45 @@ def _timed(act: Callable[[], Any]) -> tuple[float, Any]:
     return time.thread_time() - before, result
 
 
-ROWS = {"reads": Scenario(f"Reads with {SERVICES:,} services", 0.0, reads)}
+FIND_GOAL = 3.4
+"""The most that a find may cost, as a ratio to a bare protocol of Twisted that sends the same bytes. It has the
+scheduler, limits, rights and the registry besides."""
+
+
+def _load(connections: int, make: Callable[[int], bytes]) -> Callable[[Server], Load]:
+    return lambda server: Requests(server, connections, make)
+
+
+def _registration(number: int) -> bytes:
+    return register("bank", 1 + number % 1_000)
+
+
+WATCHERS = 100
+"""Pages that follow the registry."""
+
+
+def watches(seconds: float) -> list[Figure]:
+    """Measure the delay of changes to watchers, and the cost of many changes."""
+    with http() as server:
+        watchers = Watchers(server, WATCHERS)
+        try:
+            delays = sorted(watchers.delays(5, seconds))
+            share = watchers.share(100, seconds)
+        finally:
+            watchers.close()
+    half = delays[len(delays) // 2] * 1e3
+    return [
+        at_most("5 changes a second: the median of the delays at all watchers, ms", half, 10.0, "{:.1f}"),
+        at_most("100 changes a second: of a core, %", share * 100, 8.0, "{:.1f}"),
+    ]
+
+
+_bare = partial(reference, Server, "http")
+
+ROWS = {
+    "find": Row("A find on 50 connections", cpu(_load(50, lambda _: FIND)), http, _bare, FIND_GOAL),
+    "find-1": Row("A find on one connection, one after the other", cpu(_load(1, lambda _: FIND)), http, _bare),
+    "register": Row("A registration or renewal on 50 connections", cpu(_load(50, _registration)), http, _bare),
+    "watch": Scenario(f"Changes to {WATCHERS} watchers by server-sent events", 10.0, watches),
+    "reads": Scenario(f"Reads with {SERVICES:,} services", 0.0, reads),
+}

@@ -7,6 +7,7 @@ An event never has a secret. ``at`` is its time, RFC 3339 in UTC, by the clock o
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,7 @@ from twisted.logger import Logger
 
 from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import IRegistry
+from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Change, Kind, Load, Service
 from broker.operate.table_endpoints import MAX_LIMIT, MAX_TEXT, PAGE
 from broker.rest.http_endpoint import Call, Endpoint
@@ -216,16 +217,30 @@ def _body(registry: IRegistry, chosen: Filter, since: EventPosition | None, limi
 # The watchers of the registry's events: one reader of the registry's ring for all of them.
 #
 # Rules:
-# - The hub reads the ring at most once in `INTERVAL`, and sends each watcher what is new: a *flush*. An event is
-#   encoded once, and the text of a flush once for each filter and form.
+# - The hub reads the ring after a change, and sends each watcher what is new: a *flush*. An event is encoded once, and
+#   the text of a flush once for each filter and form.
+# - The first change after calm is flushed within `GATHER`. The next flush follows after a time that is in proportion to
+#   the CPU time of the last one, so that flushes take `SHARE` of a core at most, between `SHORTEST` and `INTERVAL`.
+# - In calm the hub watches the registry; while a flush is due, changes cost nothing.
 # - All work is done in pieces, one in a turn of the reactor: `PIECE` events or `WRITES` watchers.
 # - A watcher whose outlet is behind gets nothing, and nothing is kept for it. Once its outlet has room it gets the
 #   events that it lacks from the ring; if the ring has lost some, it gets a `resync` instead, and reads the lists
 #   again.
 # - A watcher that resumes at a place of an earlier epoch, or at one that the ring has lost, gets a `resync` first.
 
-INTERVAL = 0.25
-"""Seconds between two flushes: four a second look alive to a person, at a quarter of the cost of sixteen."""
+GATHER = 0.002
+"""Seconds from the first change after calm to its flush: those of one cause come together."""
+
+INTERVAL, SHORTEST = 0.25, 0.05
+"""Seconds between two flushes, at most and at least. Four a second look alive to a person, whatever they cost; more
+than twenty are more than a page can draw."""
+
+SHARE = 0.05
+"""The share of a core that flushes may take, where that permits more than one in `INTERVAL`. The kernel takes about as
+much for the same messages afterwards."""
+
+LOOK = 1.0
+"""Seconds between two looks at silent watchers in calm."""
 
 WRITES = 25
 """Watchers that are written to in one turn: some 30 µs each."""
@@ -302,14 +317,21 @@ class WatchHub:
 
     log = Logger()
 
-    def __init__(self, registry: IRegistry, clock: IReactorTime) -> None:
+    def __init__(self, registry: IRegistry, clock: IReactorTime, cpu: Callable[[], float] = time.thread_time) -> None:
+        """``cpu`` returns the CPU time of the thread in seconds."""
         self._registry = registry
         self._clock = clock
+        self._cpu = cpu
         self.most = MAX_WATCHERS
         self._watchers: dict[StreamWatcher, None] = {}
         self._position = 0
         """The revision up to which the ring was read in the last flush."""
         self._call: IDelayedCall | None = None
+        """The next flush, or the next look in calm."""
+        self._calm: IWait | None = None
+        """The watch of the registry in calm."""
+        self._due = 0.0
+        """The time from which the next flush may begin."""
         self.resyncs = 0
         """Watchers that were asked to read the lists again, since the start."""
         self.sent = 0
@@ -343,7 +365,9 @@ class WatchHub:
             self._position = here.revision
         self._watchers[watcher] = None
         if self._call is None:
-            self._call = self._clock.callLater(INTERVAL, self._flush)
+            self._rest(behind=False)
+        if self._calm is not None and watcher.revision < here.revision:
+            self._changed()
         return watcher
 
     def remove(self, watcher: StreamWatcher) -> None:
@@ -355,26 +379,53 @@ class WatchHub:
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
+        self._end_calm()
         for watcher in list(self._watchers):
             watcher.outlet.close()
         self._watchers.clear()
 
     # a flush
 
+    def _rest(self, behind: bool) -> None:
+        """Wait for the next flush: for its time, or in calm for a change. ``behind``: a watcher does not read."""
+        if self._registry.revision != self._position:
+            wait = self._due - self._clock.seconds()
+            self._call = self._clock.callLater(min(max(wait, 0.0), INTERVAL), self._flush)
+        else:
+            self._calm = self._registry.watch(self._changed)
+            self._call = self._clock.callLater(INTERVAL if behind else LOOK, self._flush)
+
+    def _changed(self, change: Change | None = None) -> None:
+        """End the calm: the first change is flushed soon."""
+        self._end_calm()
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = self._clock.callLater(max(GATHER, min(self._due - self._clock.seconds(), INTERVAL)), self._flush)
+
+    def _end_calm(self) -> None:
+        calm, self._calm = self._calm, None
+        if calm is not None:
+            calm.cancel()
+
     def _flush(self) -> None:
         self._call = None
+        self._end_calm()
         if self._watchers:
-            self._continue(self._clock.seconds(), self._pieces())
+            self._continue(self._clock.seconds(), 0.0, self._pieces())
 
-    def _continue(self, begun: float, pieces: Iterator[None]) -> None:
+    def _continue(self, begun: float, spent: float, pieces: Iterator[None]) -> None:
+        """Do one piece of a flush in this turn. ``spent`` is the CPU time of those before."""
+        start = self._cpu()
         try:
             for _ in pieces:
-                self._call = self._clock.callLater(0, self._continue, begun, pieces)
+                spent += self._cpu() - start
+                self._call = self._clock.callLater(0, self._continue, begun, spent, pieces)
                 return
         except Exception:
             self.log.failure("a flush of events failed")
-        wait = begun + INTERVAL - self._clock.seconds()
-        self._call = self._clock.callLater(min(max(wait, 0.0), INTERVAL), self._flush)
+        spent += self._cpu() - start
+        self._due = begun + min(max(spent / SHARE, SHORTEST), INTERVAL)
+        self._rest(any(watcher.outlet.behind for watcher in self._watchers))
 
     def _pieces(self) -> Iterator[None]:
         """Send all watchers what is new, and yield after each piece of work."""

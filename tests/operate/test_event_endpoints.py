@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import count
 from typing import Any
 
 import attrs
@@ -12,7 +13,7 @@ import pytest
 from broker.core.model import Auth, Rights, Service
 from broker.core.watches import FULL_RING
 from broker.operate import event_endpoints
-from broker.operate.event_endpoints import INTERVAL, KEEP_ALIVE, PIECE, WatchHub
+from broker.operate.event_endpoints import GATHER, INTERVAL, KEEP_ALIVE, PIECE, SHARE, SHORTEST, WatchHub
 from broker.rest.messages import Stream
 from broker.rest.problem import Problem
 from tests.operate.calls import ApiFarm, Site
@@ -54,9 +55,11 @@ class Browser:
 
 
 class Events(ApiFarm):
-    def __init__(self) -> None:
+    """The events of a registry. Each look at the CPU time finds it ``cost`` seconds later."""
+
+    def __init__(self, cost: float = 0.0) -> None:
         super().__init__()
-        self.hub = WatchHub(self.registry, self.clock)
+        self.hub = WatchHub(self.registry, self.clock, count(0.0, cost).__next__)
         self.site = Site([*event_endpoints.event_endpoints(self.registry), *event_endpoints.watch_endpoints(self.hub)])
         self.gone: dict[Browser, Any] = {}
 
@@ -117,16 +120,40 @@ def test_an_event_has_no_secret(farm: Events) -> None:
     assert "hidden" not in browser.text
 
 
-def test_a_watcher_gets_one_write_for_a_flush_at_most_four_times_a_second(farm: Events) -> None:
+@pytest.mark.parametrize(("cost", "most"), [(0.0, 1 / SHORTEST), (INTERVAL * SHARE, 1 / INTERVAL), (1.0, 1 / INTERVAL)])
+def test_a_watcher_gets_a_write_for_a_flush_as_often_as_they_are_cheap(cost: float, most: float) -> None:
+    farm = Events(cost)
     browser = farm.open()
     provider = farm.join("bank-1")
     before = len(browser.writes)
     for _ in range(100):
         farm.registry.load(provider, 0.5)
         farm.clock.advance(0.01)
-    assert len(browser.writes) - before <= 4
+    assert most / 2 < len(browser.writes) - before <= most + 1
     farm.flush()
     assert revisions(browser.seen) == list(range(1, 102))
+
+
+def test_the_first_change_after_calm_is_sent_soon() -> None:
+    farm = Events(cost=1.0)
+    browsers = [farm.open() for _ in range(100)]
+    for number in range(3):
+        farm.join(f"bank-{number}")
+        farm.clock.advance(2 * GATHER)
+        farm.clock.pump([0] * 20)  # a piece in each turn
+        assert {len(browser.seen) for browser in browsers} == {number + 1}
+        farm.clock.advance(INTERVAL)
+
+
+def test_calm_costs_a_look_a_second(farm: Events) -> None:
+    farm.open()
+    farm.clock.advance(INTERVAL)
+    calls = 0
+    for _ in range(100):
+        before = farm.clock.getDelayedCalls()
+        farm.clock.advance(0.1)
+        calls += farm.clock.getDelayedCalls() != before
+    assert calls <= 11
 
 
 def test_all_watchers_of_a_filter_get_the_same_text(farm: Events) -> None:
