@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from broker.app.process_start import hold_signals, use_system_heap
+from broker.missing_extra import load
 
 ONLY_SHOWS = {"--check", "--check-ports", "--example", "--help", "--version"}
 """Options with which no broker runs."""
@@ -17,6 +18,5 @@ if "elkobroker" in sys.argv and not ONLY_SHOWS.intersection(sys.argv):
     hold_signals()
     use_system_heap()
 
-from broker.tap import Options, makeService  # noqa: E402
-
-__all__ = ["Options", "makeService"]
+_tap = load("broker.tap", "twistd elkobroker", "daemon")
+Options, makeService = _tap.Options, _tap.makeService

@@ -137,6 +137,27 @@ def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler:
         assert done.stderr.startswith(f"the helpers of ZMTP are not built, and the broker does without: {compiler}")
 
 
+@pytest.mark.parametrize(
+    ("missing", "arguments", "sentence"),
+    [
+        ("click", ["-m", "broker.brokerctl", "status"], "brokerctl needs click: pip install 'elkobroker[ctl]'"),
+        (
+            "cryptography",
+            ["-m", "twisted", "elkobroker"],
+            "twistd elkobroker needs cryptography: pip install 'elkobroker[daemon]'",
+        ),
+    ],
+)
+def test_a_program_without_its_libraries_names_the_extra(
+    tmp_path: Path, missing: str, arguments: list[str], sentence: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{missing!r}] = None\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{sentence}\n")
+
+
 # set-up
 
 

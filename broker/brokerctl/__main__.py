@@ -1,5 +1,12 @@
-"""``python -m broker.brokerctl``."""
+"""The command ``brokerctl``, and ``python -m broker.brokerctl``."""
 
-from broker.brokerctl.cli import main
+from broker.missing_extra import load
 
-main()
+
+def main() -> None:
+    """Run the command, and end the process."""
+    load("broker.brokerctl.cli", "brokerctl", "ctl").main()
+
+
+if __name__ == "__main__":
+    main()
