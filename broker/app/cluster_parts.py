@@ -230,6 +230,10 @@ class Membership:
         """Publish the endpoints of the open listeners, and that this broker drains."""
         self._cluster.describe(endpoints(states, self._config.advertise, self._host), draining)
 
+    def obstacles(self) -> Iterable[NotReady]:
+        """Return the reasons for which this broker is not ready."""
+        return self._cluster.obstacles()
+
     def degradations(self) -> Iterable[NotReady]:
         """Yield the reasons for which this broker is degraded."""
         yield from self._cluster.degradations()

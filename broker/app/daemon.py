@@ -367,6 +367,7 @@ class Daemon(TwistedService):
             self._notifier,
             self._give_up,
         )
+        self.readiness.add(self.membership.obstacles)
         self.readiness.add_degrading(self.membership.degradations)
         return self.membership
 

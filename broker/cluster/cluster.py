@@ -92,11 +92,25 @@ class Cluster:
         if self._parts.members.describe(listeners, draining):
             self._parts.publish_member()
 
+    def obstacles(self) -> Sequence[NotReady]:
+        record = self._parts.record
+        if not record.serving or record.age is not None or self.state in (State.FENCED, State.STOPPED):
+            return []
+        reason = (
+            f"the cluster cannot be reached: {self._sessions.trouble}. The services of the other brokers are unknown: "
+            "they have not been read since the start, and there is no record of them"
+        )
+        return [NotReady("cluster", reason)]
+
     def degradations(self) -> Sequence[NotReady]:
         found = []
+        record = self._parts.record
         if self.state in (State.JOINING, State.AWAY):
+            known = "Known services are found"
+            if record.serving and record.age is not None:
+                known = f"Services of other brokers are found as restored, as of {record.age:.0f} s before the start"
             reason = self._parts.membership.waiting or (
-                f"the cluster cannot be reached: {self._sessions.trouble}. Known services are found, and services that "
+                f"the cluster cannot be reached: {self._sessions.trouble}. {known}, and services that "
                 "register here are found at the other brokers later"
             )
             found.append(NotReady("cluster", reason))

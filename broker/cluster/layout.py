@@ -392,6 +392,11 @@ def loads(value: bytes) -> Loads:
     return found
 
 
+def registration_name(key: Key) -> str:
+    """Return the text from which `registration_of` has a key."""
+    return _escaped(key).decode()
+
+
 def _escaped(key: Key) -> bytes:
     return "/".join(quote(each, safe=":") for each in key).encode()
 

@@ -45,6 +45,7 @@ from broker.cluster.members import Members, Upkeep
 from broker.cluster.membership import Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.watch_feed import SILENCE, Feed, Reopening, WatchHeartbeat
@@ -167,6 +168,7 @@ class Parts:
             session.in_touch,
         )
         self.feed.revision = kept.saved.revision
+        self.record = Record(shared, registry, clock, name, environment.memory)
         self.reopening = Reopening(
             clock, rng, lambda: self.publisher.full, lambda: self.feed.watching, self.feed.reopen
         )
@@ -209,6 +211,7 @@ class Parts:
         self.reopening.stop()
         self.feed.stop()
         self.mirror.stop()
+        self.record.stop()
         self.membership.leave()
 
     # internal
@@ -505,6 +508,7 @@ class Sessions:
         if touched.registrations or touched.loads:
             parts.own.touched(touched.registrations)
             parts.mirror.apply(touched.registrations, touched.loads)
+            parts.record.note(touched.registrations)
         if self._name in touched.beats:
             parts.beats.arrived(touched.beats[self._name])
 
@@ -513,6 +517,8 @@ class Sessions:
         self.parts.members.reconcile()
         self.parts.claims.reconcile(before)
         self.parts.mirror.apply(touched.registrations, touched.loads)
+        self.parts.record.note(touched.registrations)
+        self.parts.mirror.when_applied(self.parts.record.read)
 
     # memory
 

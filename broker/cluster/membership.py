@@ -55,6 +55,7 @@ from broker.cluster.settings import ClusterFailed, ClusterMemory, Memory
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.database import StateError
 from broker.core.disk import DiskErrors
+from broker.wall_clock import wall
 
 RISES = 2
 """Number of times that the remaining time of a lease must rise before its holder counts as alive. A change of etcd's
@@ -68,6 +69,9 @@ KEEPALIVES = 4
 
 KEEPALIVE_RETRY = 0.5
 """Seconds after which a failed keepalive is repeated."""
+
+RECORDED = "@"
+"""End of the identity of the row that has the time of the last record, which no name of a member has."""
 
 MAX_TRIES = 20
 """Limit of consecutive attempts of one transaction that others interfere with, before the whole join is tried again."""
@@ -366,6 +370,9 @@ class Store(Protocol):
     def remember_cluster(self, identity: str, memory: str) -> None:
         """Store the memory of a membership."""
 
+    def record_cluster(self, changes: Mapping[str, str | None]) -> None:
+        """Store rows by their identities, and with None delete them."""
+
 
 class StoredMemory:
     """`ClusterMemory` in ``store``. ``known`` is the one of its snapshot; ``in_thread`` runs a function in the thread
@@ -387,6 +394,7 @@ class StoredMemory:
         self._clock = clock
         self._in_thread = in_thread
         self._memory = _decoded(known.get(self._identity, ""))
+        self._record = self._recorded(known)
         self._writing = False
         self._changed = False
         self._waiting: list[Deferred[None]] = []
@@ -409,6 +417,22 @@ class StoredMemory:
 
     def load(self) -> Memory:
         return self._memory
+
+    def load_record(self) -> tuple[float, Mapping[str, str]] | None:
+        record, self._record = self._record, None
+        return record
+
+    def save_record(self, changes: Mapping[str, str | None]) -> Deferred[None]:
+        rows = {f"{self._identity} {name}": value for name, value in changes.items()}
+        rows[f"{self._identity}{RECORDED}"] = f"{wall(self._clock):.0f}"
+
+        def failed(failure: Failure) -> Failure:
+            failure.trap(StateError)
+            self.log.warn("the record of the cluster could not be stored: {why}", why=failure.getErrorMessage())
+            return failure
+
+        done: Deferred[None] = self._in_thread(self._store.record_cluster, rows)
+        return done.addErrback(failed)
 
     def save(self, memory: Memory) -> Deferred[None]:
         self._memory = memory
@@ -468,6 +492,15 @@ class StoredMemory:
     def _again(self) -> None:
         self._timer = None
         self._write()
+
+    def _recorded(self, known: Mapping[str, str]) -> tuple[float, Mapping[str, str]] | None:
+        """Return the record in the rows of the store."""
+        prefix = self._identity + " "
+        rows = {name.removeprefix(prefix): value for name, value in known.items() if name.startswith(prefix)}
+        try:
+            return max(0.0, wall(self._clock) - float(known[self._identity + RECORDED])), rows
+        except (KeyError, ValueError):
+            return None
 
 
 def _decoded(text: str) -> Memory:

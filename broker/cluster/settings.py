@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -70,6 +71,13 @@ class ClusterMemory(Protocol):
     def save(self, memory: Memory) -> Deferred[None] | None:
         """Save, in the thread of the disk. Fires when the memory is durable, or could not be written; None if it is
         durable already."""
+
+    def load_record(self) -> tuple[float, Mapping[str, str]] | None:
+        """Return the age of the record of registrations in seconds, and their values by the names of their keys; None
+        if nothing was recorded."""
+
+    def save_record(self, changes: Mapping[str, str | None]) -> Deferred[None] | None:
+        """Record values, or with None their ends. Fires, or fails, when that is done; None if it is done already."""
 
 
 @attrs.frozen(eq=False)

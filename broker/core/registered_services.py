@@ -204,6 +204,8 @@ class Restored:
         """Empty if there are none, as after the grace period: a caller on a hot path looks at it first."""
         self._of: dict[int, dict[_Place, Service]] = {}
         """The same by provider."""
+        self._recorded: set[int] = set()
+        """Providers that stay until `record` replaces them."""
         self._back: dict[int, set[int]] = {}
         """Live providers that have returned, with the ids of their remembered counterparts."""
         self._answers: dict[_Key, tuple[Service, ...]] = {}
@@ -285,6 +287,9 @@ class Restored:
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
+        if self._recorded:
+            self._discard([id for id in self._providers if id not in self._recorded])
+            return
         lasting = {id for id, services in self._of.items() if any(service.lasting for service in services.values())}
         passing = set(self._providers) - lasting
         for kept in (
@@ -302,7 +307,25 @@ class Restored:
 
     def remember(self, provider: Provider) -> None:
         """Add a provider whose broker is gone. The grace period begins again, for all that are still remembered."""
+        self._add(provider)
+        self._since = self._clock.seconds()
+        if self._timer is None:
+            self._timer = self._clock.callLater(self._grace, self.drop)
+        else:
+            self._timer.reset(self._grace)
+
+    def record(self, providers: Iterable[Provider]) -> None:
+        """Add providers of other brokers, without a grace period, in place of those of the call before."""
+        before, self._recorded = self._recorded, set()
+        self._discard(before)
+        for provider in providers:
+            self._recorded.add(provider.id)
+            self._add(provider)
+
+    def _add(self, provider: Provider) -> None:
         self._providers[provider.id] = provider
+        if provider.owner.entry:
+            self._entries[provider.wire, provider.owner.entry] = provider.id
         for service in provider.services:
             key, place = (service.name, service.protocol), _place(provider.wire, service)
             older = self._services.get(key, {}).get(place)
@@ -315,11 +338,19 @@ class Restored:
             protocols = self._protocols.setdefault(service.name, [])
             if service.protocol not in protocols:
                 protocols.append(service.protocol)
-        self._since = self._clock.seconds()
-        if self._timer is None:
-            self._timer = self._clock.callLater(self._grace, self.drop)
-        else:
-            self._timer.reset(self._grace)
+
+    def _discard(self, ids: Iterable[int]) -> None:
+        """Remove providers with all their services."""
+        for id in ids:
+            provider = self._providers.pop(id, None)
+            for place in self._of.pop(id, ()):
+                key = place[1:3]
+                del self._services[key][place]
+                if not self._services[key]:
+                    del self._services[key]
+                self._answers.pop(key, None)
+            if provider is not None and self._entries.get((provider.wire, provider.owner.entry)) == id:
+                del self._entries[provider.wire, provider.owner.entry]
 
     def last(self, grace: float) -> None:
         """Change the grace period. It counts from the start, or from the last `remember`."""

@@ -21,7 +21,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any, TypeVar
@@ -219,6 +219,17 @@ class Store:
         """Store the memory of a membership in a cluster."""
         row = summed(identity, memory)
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO cluster VALUES (?, ?, ?)", row))
+
+    def record_cluster(self, changes: Mapping[str, str | None]) -> None:
+        """Store rows of the record of a cluster by their identities, and with None delete them."""
+        present = [summed(identity, text) for identity, text in changes.items() if text is not None]
+        gone = [(identity,) for identity, text in changes.items() if text is None]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR REPLACE INTO cluster VALUES (?, ?, ?)", present)
+            connection.executemany("DELETE FROM cluster WHERE identity = ?", gone)
+
+        self._write(work)
 
     def found(self) -> list[Damage]:
         """Return the findings of damage since the last call."""

@@ -6,6 +6,8 @@ Rules:
   members only. Without keys, links are possible on the loopback interface only.
 - Both sides introduce themselves by name and instance, and name the instance that they expect. A stale instance, as of
   a broker whose name another process has now, is refused; a member with another instance is another neighbour.
+- A link outlives the membership of its neighbour: a broker that cannot reach etcd is no member for the others after the
+  TTL, and topics go on as long as the connection lives.
 - A neighbour that is silent for `SILENCE` on the clock that excludes stalls of this broker has lost the link: its
   connection is reset, and the connecting side tries again, with back-off and jitter.
 """
@@ -182,7 +184,7 @@ class Mesh:
         self._keys.set(name, member)
         neighbour = self.neighbours.get(name)
         if member is None:
-            if neighbour is not None:
+            if neighbour is not None and name not in self.open:
                 del self.neighbours[name]
                 self.end(neighbour, Refusal(Reason.DISCONNECTED, "it is no member any more"))
                 neighbour.cancel()
@@ -378,6 +380,10 @@ class Mesh:
             self.log.info("the link to {name} has ended: {why}", name=neighbour.name, why=why)
         # The state that `_prepare` does not set for a member that is gone.
         self._enter(neighbour, LinkState.EXPECTED)
+        assert self._members is not None
+        if self._members.member(neighbour.name) is None and self.neighbours.get(neighbour.name) is neighbour:
+            del self.neighbours[neighbour.name]
+            neighbour.cancel()
         self._prepare(neighbour)
         self._user.down(neighbour)
 

@@ -85,6 +85,9 @@ class IMembers(Interface):
     def describe(listeners: Mapping[str, str], draining: bool) -> None:
         """Publish the endpoints of this broker's listeners, and that it drains."""
 
+    def obstacles() -> Sequence[NotReady]:
+        """Return the reasons for which this broker is not ready: it knows nothing of the other brokers."""
+
     def degradations() -> Sequence[NotReady]:
         """Return the reasons for which this broker is degraded, such as an etcd that cannot be reached."""
 
@@ -232,6 +235,9 @@ class IMirror(Interface):
         """Set the loads of providers: member, id, load, `LoadDetails` or None. Those that the member does not hold are
         ignored."""
 
+    def serve_recorded(registrations: Sequence[Registration]) -> None:
+        """Serve these registrations of other brokers as restored ones, in place of those of the call before."""
+
     def own(key: Key) -> Registration | None:
         """Return the own registration at a key: of several, that of the latest act."""
 
@@ -280,6 +286,9 @@ class Single:
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
+
+    def obstacles(self) -> Sequence[NotReady]:
+        return ()
 
     def degradations(self) -> Sequence[NotReady]:
         return ()

@@ -308,6 +308,15 @@ class ClusterRegistry(Registry):
                 self._set_load(holding.entry, load, details, step)
         self._finish(step)
 
+    def serve_recorded(self, registrations: Sequence[Registration]) -> None:
+        """See `IMirror`."""
+        providers: dict[int, Provider] = {}
+        services: dict[int, list[Service]] = {}
+        for each in sorted(registrations, key=lambda each: each.order):
+            providers[each.provider.id] = each.provider
+            services.setdefault(each.provider.id, []).append(each.service)
+        self._restored.record([attrs.evolve(each, services=tuple(services[id])) for id, each in providers.items()])
+
     def own(self, key: Key) -> Registration | None:
         """See `IMirror`."""
         items = self._own.get(key)

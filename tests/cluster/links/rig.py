@@ -94,6 +94,9 @@ class Members:
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
 
+    def obstacles(self) -> Sequence[NotReady]:
+        return ()
+
     def degradations(self) -> Sequence[NotReady]:
         return ()
 

@@ -54,17 +54,26 @@ class WithKeys(LinksRig):
         a = self.node("a")
         self.assertFalse(a.links.send("b", "tight", [b"x"]))
 
-    async def test_both_sides_notice_that_a_member_left_and_came_back(self) -> None:
+    async def test_a_link_outlives_a_membership_and_ends_with_its_connection(self) -> None:
         a, b = self.node("a"), self.node("b")
         await self.linked(a, b)
         self.table.set("b", None)
-        self.assertEqual(a.links.brokers(), [])
-        await until(lambda: not b.links.brokers())
-        self.assertEqual((a.tight.downs("b"), b.tight.downs("a")), (1, 1))
-        self.assertEqual(list(a.links.neighbours()), [])
+        self.assertEqual(a.links.brokers(), ["b"])
+        self.assertTrue(a.links.send("b", "tight", [b"still"]))
+        self.assertTrue(b.links.send("a", "tight", [b"so"]))
+        await until(lambda: a.tight.of("b") and b.tight.of("a"))
+        await b.links.stop()
+        await until(lambda: not a.links.brokers())
+        self.assertEqual((a.tight.downs("b"), list(a.links.neighbours())), (1, []))
+
+    async def test_both_sides_notice_that_a_member_came_back(self) -> None:
+        a, b = self.node("a"), self.node("b")
+        await self.linked(a, b)
+        self.table.set("b", None)
         self.table.set("b", attrs.evolve(b.member, instance="2"))
         await self.linked(a, b)
         self.assertEqual((a.tight.ups("b"), b.tight.ups("a")), (2, 2))
+        self.assertEqual((a.tight.downs("b"), b.tight.downs("a")), (1, 1))
 
     async def test_a_member_with_another_instance_is_linked_again(self) -> None:
         a, b = self.node("a"), self.node("b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,12 +28,21 @@ class KeptMemory:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
+        self.record: dict[str, str] | None = None
 
     def load(self) -> Memory:
         return self.memory
 
     def save(self, memory: Memory) -> None:
         self.memory = memory
+
+    def load_record(self) -> tuple[float, dict[str, str]] | None:
+        return None if self.record is None else (1.0, dict(self.record))
+
+    def save_record(self, changes: Mapping[str, str | None]) -> None:
+        self.record = {
+            name: value for name, value in ((self.record or {}) | dict(changes)).items() if value is not None
+        }
 
 
 class Farm:

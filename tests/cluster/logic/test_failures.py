@@ -107,6 +107,49 @@ def test_a_new_member_starts_without_etcd_if_it_has_ids(farm: Farm) -> None:
     farm.until(lambda: new.started and again.is_member and new.found(), "the join")
 
 
+def test_a_start_without_etcd_serves_the_record_of_the_others(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [b.register("bank", f"h:{number}") for number in range(3)]
+    farm.until(lambda: a.found() == ids, "the services")
+    farm.run(3.0)
+    b.registry.leave(ids[2])
+    farm.run(3.0)
+    a.kill()
+    killed(farm)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the start")
+    assert again.cluster.obstacles() == []
+    assert "found as restored, as of 1 s before the start" in again.degradations
+    restored = again.registry.find("bank", "tcp", True)
+    assert [(each.provider, each.restored) for each in restored] == [(id, True) for id in ids[:2]]
+    # A server comes here meanwhile.
+    own = again.register("bank", "h:0")
+    farm.run(60.0)
+    assert [each.provider for each in again.registry.find("bank", "tcp", True)] == [own, ids[1]]
+    restarted(farm)
+    while not again.is_member or again.found() != ids[:2]:
+        assert len(again.registry.find("bank", "tcp", True)) == 2
+        farm.run(0.01)
+        assert farm.clock.seconds() < 300
+    farm.run(1.0)
+    assert not any(each.restored for each in again.registry.find("bank", "tcp", True))
+    assert again.degradations == ""
+
+
+def test_a_start_without_etcd_and_without_a_record_is_not_ready(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    a.kill()
+    killed(farm)
+    a.memory.record = None
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the start")
+    [obstacle] = again.cluster.obstacles()
+    assert "there is no record of them" in obstacle.reason
+    restarted(farm)
+    farm.until(lambda: again.is_member, "the return")
+    assert again.cluster.obstacles() == []
+
+
 def test_a_registration_without_etcd_takes_nothing_from_a_live_one(farm: Farm) -> None:
     a, b, c = farm.joined("a", "b", "c")
     cut(c)

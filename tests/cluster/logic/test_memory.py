@@ -126,3 +126,36 @@ def test_a_stop_during_a_write_waits_for_that(store: Store, error: Exception | N
     assert ended == []
     disk.step(error)
     assert (ended, disk.waiting, clock.getDelayedCalls()) == ([None], [], [])
+
+
+def test_a_record_comes_back_with_its_age_for_its_farm_and_name_only(store: Store) -> None:
+    clock, disk = Clock(), Disk()
+    memory = StoredMemory(store, {}, "farm", "a", clock, disk.run)
+    assert memory.load_record() is None
+    saved: list[object] = []
+    memory.save_record({"s/one": "1", "s/two": "2"}).addCallback(saved.append)
+    memory.save_record({"s/one": None, "s/three": "3"}).addCallback(saved.append)
+    disk.step()
+    disk.step()
+    assert saved == [None, None]
+    memory.save(SOME)
+    disk.step()
+    known = reopened(store)
+    again = StoredMemory(store, known, "farm", "a", clock, disk.run)
+    record = again.load_record()
+    assert record is not None
+    assert (record[0] >= 0, record[1]) == (True, {"s/two": "2", "s/three": "3"})
+    assert again.load() == SOME
+    assert StoredMemory(store, known, "farm", "aa", clock, disk.run).load_record() is None
+    assert StoredMemory(store, {"farm/a@": "no time"}, "farm", "a", clock, disk.run).load_record() is None
+    store.close(1)
+
+
+def test_a_record_that_cannot_be_written_is_written_again_by_its_caller(store: Store) -> None:
+    disk = Disk()
+    memory = StoredMemory(store, {}, "farm", "a", Clock(), disk.run)
+    failed: list[object] = []
+    memory.save_record({"s/one": "1"}).addErrback(failed.append)
+    disk.step(StateFull("the disk is full"))
+    assert len(failed) == 1
+    store.close(1)

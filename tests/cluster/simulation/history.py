@@ -31,6 +31,9 @@ SETTLE = 2 * TTL + 3 + GRACE + 8.0
 """Seconds without faults after which all registries are equal: the entries of a dead broker go within 2 TTL + 3 s at
 most, remembered ones after the grace, and a back-off, a renewal or a cut connection takes some seconds before."""
 
+BRIEF = 0.2
+"""Seconds, less than a round trip of a write and the watches: a session that ends so soon has no standby behind it."""
+
 TRACE = 150
 """Lines of the trace that a failure shows."""
 
@@ -58,6 +61,8 @@ class Server:
     """Time of the last change of its registrations."""
     doubled: bool = False
     """True if it had another session when it registered last: then the older one may count."""
+    brief: float = -1.0
+    """Time at which a session of it ended that had begun less than `BRIEF` seconds before."""
     abandoned: dict[int, None] = attrs.field(factory=dict)
     """Its ids at brokers that ended."""
 
@@ -93,6 +98,8 @@ class History:
         self.calm = True
         """False while faults are under way."""
         self.invariants = Invariants(self)
+        self._entered: dict[int, float] = {}
+        """Times of the registrations, by provider."""
         self._errors: list[Any] = []
         self._wiped = self._forgot = False
         actions = self._all_actions()
@@ -226,7 +233,7 @@ class History:
         server.doubled = bool(server.homes)
         server.homes.pop(node, None)
         server.homes[node] = id
-        server.since = now
+        server.since = self._entered[id] = now
         split = self.rng.random() < 0.2
         services = [self._service(server, id, key) for key in server.services]
         for some in [services[:1], services[1:]] if split else [services]:
@@ -244,7 +251,9 @@ class History:
         id = server.homes.pop(node)
         self.trace("leaves", node.name, server.number, id)
         del node.sessions[id]
-        server.since = self.timeline.now
+        server.since = now = self.timeline.now
+        if now - self._entered[id] < BRIEF:
+            server.brief = now
         node.registry.leave(id)
         self.invariants.left(server)
 

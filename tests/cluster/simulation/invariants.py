@@ -32,6 +32,9 @@ RECOVERY = 30.0
 HELD = 80.0
 """Seconds after the end of a lease for which a broker has to hold entries, ten times the TTL and `RECOVERY`."""
 
+GAP = 1.0
+"""Seconds after the end of a brief session of a server for which it may be missing."""
+
 KEYS = Keys("default")
 
 
@@ -249,7 +252,7 @@ class Invariants:
         its brokers did not end, or did while this broker had no touch with etcd, and lost its own lease. With a
         ``standby`` only the server's present brokers count."""
         now = self._history.timeline.now
-        if not server.homes:
+        if not server.homes or now - server.brief < GAP:
             return False
         for node in server.homes:
             ended = self._ended.get(node.name)

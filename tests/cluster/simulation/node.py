@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -34,6 +34,7 @@ class Disk:
         self._rng = rng
         self._durable = Memory()
         self._saving: list[Any] = []
+        self._record: dict[str, str] | None = None
 
     def load(self) -> Memory:
         return self._durable
@@ -51,6 +52,14 @@ class Disk:
         saving = self._clock.callLater(least + self._rng.uniform(0, SAVING), durable)
         self._saving.append(saving)
         return saved
+
+    def load_record(self) -> tuple[float, dict[str, str]] | None:
+        return None if self._record is None else (1.0, dict(self._record))
+
+    def save_record(self, changes: Mapping[str, str | None]) -> None:
+        self._record = {
+            name: value for name, value in ((self._record or {}) | dict(changes)).items() if value is not None
+        }
 
     def kill(self) -> None:
         """Lose what is not durable."""
