@@ -116,7 +116,7 @@ def health_endpoints(
             "GET",
             "/readyz",
             "get_readiness",
-            "Tells if everything is ready, and the reasons if not. A degraded broker is ready, with its reasons.",
+            "Returns the readiness, with the reasons against it. A degraded broker is ready, with its reasons.",
             readiness,
             answer=Readiness,
             operation=None,

@@ -1,7 +1,7 @@
 """Events: changes of the registry as operators see them, and the endpoint of the recent ones.
 
 An event never has a secret. ``at`` is its time, RFC 3339 in UTC, by the clock of this broker. Its *place* is
-``EPOCH-REVISION``; a client that knows the place of the last event that it has seen asks for those after it.
+``EPOCH-REVISION``; a client that has the place of the last event that it has seen asks for those after it.
 """
 
 from __future__ import annotations
@@ -432,7 +432,7 @@ class WatchHub:
         registry = self._registry
         target = registry.revision
         while self._position < target:
-            # A part of the changes in each turn; if the ring has lost some, the catch-up tells each watcher.
+            # A part of the changes in each turn; if the ring has lost some, the catch-up reports it to each watcher.
             base = self._position
             changes = registry.changes_since(registry.epoch, base, tuple(Kind), PIECE) or ()
             self._position = min(changes[-1].revision, target) if changes else target
@@ -525,7 +525,7 @@ def watch_endpoints(hub: WatchHub) -> list[Endpoint]:
             "/v1/watch",
             "watch_events",
             "Sends changes of the registry as they happen, as server-sent events, or over a WebSocket. Each event has "
-            "the id `EPOCH-REVISION`. An event of the type `resync` tells that earlier ones were lost.",
+            "the id `EPOCH-REVISION`. An event of the type `resync` means that earlier ones were lost.",
             handle,
             query=WatchQuery,
             tag="events",

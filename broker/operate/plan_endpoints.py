@@ -61,7 +61,7 @@ class Replicas:
     present hour and the next one by the schedule of the plan, within the limits of the policy; ``has`` are the
     providers that offer the service now, or another one of its pool: services that share servers have one need.
     ``made`` is the moment of the plan, ``age`` the time since then in seconds.
-    ``record`` tells how often the rule of the schedule would have been short in past weeks, and what it saves.
+    ``record`` has the hours of past weeks in which the schedule would have been short, and its saving.
     """
 
     service: str

@@ -28,7 +28,7 @@ PIECE = 100
 """Entries of one piece: some 5 µs each."""
 
 MAX_ENTRIES = 10_000
-"""Entries that are explained of one name: more than anybody reads."""
+"""Entries that are explained of one name: more than an operator reads."""
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ LOCAL_NAMES = ("localhost", "ip6-localhost")
 
 
 def same_site(request: Request, hosts: Collection[str] = ()) -> bool:
-    """Return True if no page of another site caused the request, as far as its headers tell. ``hosts`` are
+    """Return True if no page of another site caused the request, by its headers. ``hosts`` are
     names of the listener."""
     site = request.headers.get("sec-fetch-site", "none").strip().lower()
     if site not in OWN:
