@@ -20,6 +20,7 @@ from twisted.logger import Logger
 
 from broker.access.identity import is_local
 from broker.app.core_parts import Core
+from broker.app.embedded_etcd import EmbeddedEtcd
 from broker.app.process import version
 from broker.cluster.cluster import Cluster
 from broker.cluster.etcd.etcd_client import connect
@@ -127,7 +128,7 @@ class Membership:
         self._etcd = connect(
             reactor,
             core.files.run,
-            config.etcd,
+            config.urls,
             TlsFiles(config.ca, config.certificate, config.key, config.passphrase_file),
             config.user or "",
             config.password or "",
@@ -135,6 +136,9 @@ class Membership:
         self._links = Links(
             LinkSettings(zmq_endpoint.parse_zmq(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
             LinkContext(Pool(LINK_ROOM), core.scheduler, core.refusal_log, reactor, core.leases),
+        )
+        self._embedded = (
+            EmbeddedEtcd(config, state, reactor, core.programs, core.in_thread) if config.embedded else None
         )
         self.listens = self._links.bind()
         """The address of the listener of links."""
@@ -207,10 +211,12 @@ class Membership:
             "cluster: {name} joins the farm {farm} at {etcd}",
             name=self.name,
             farm=self._config.farm,
-            etcd=", ".join(self._config.etcd),
+            etcd=", ".join(self._config.urls),
         )
         self._reporting.start(REPORT, now=False)
         try:
+            if self._embedded is not None:
+                yield self._embedded.start()
             yield self._cluster.start()
         except ClusterFailed as error:
             self._fenced(error)
@@ -228,7 +234,7 @@ class Membership:
 
     def describe(self, states: Iterable[Listening], draining: bool) -> None:
         """Publish the endpoints of the open listeners, and that this broker drains."""
-        self._cluster.describe(endpoints(states, self._config.advertise, self._host), draining)
+        self._cluster.describe(endpoints(states, self._config.reached_at, self._host), draining)
 
     def obstacles(self) -> Iterable[NotReady]:
         """Return the reasons for which this broker is not ready."""
@@ -237,6 +243,8 @@ class Membership:
     def degradations(self) -> Iterable[NotReady]:
         """Yield the reasons for which this broker is degraded."""
         yield from self._cluster.degradations()
+        if self._embedded is not None:
+            yield from self._embedded.degradations()
         if self._memory.trouble:
             yield NotReady("cluster memory", self._memory.trouble)
 
@@ -257,6 +265,8 @@ class Membership:
         yield self._links.stop()
         yield self._memory.stop()
         yield self._etcd.close()
+        if self._embedded is not None:
+            yield self._embedded.stop()
 
     def abandon(self) -> None:
         """Release the listener of links without the reactor: the start failed."""
@@ -265,7 +275,7 @@ class Membership:
     def _endpoint(self, where: str) -> str:
         """Return the endpoint of links for other brokers, empty if they cannot reach it."""
         place = hostport(where)
-        host = None if place is None else reachable(place[0], self._config.advertise, self._host)
+        host = None if place is None else reachable(place[0], self._config.reached_at, self._host)
         return "" if place is None or host is None else joined(host, place[1])
 
     def _fenced(self, error: ClusterFailed) -> None:

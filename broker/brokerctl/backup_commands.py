@@ -49,10 +49,13 @@ STAGING = ".restore-"
 """Begin of the name of the directory into which a restore unpacks."""
 
 # The lock and the spare space of a full disk belong to a process. A database's copy contains its write-ahead log. Open
-# segments of the journal change; the next start seals them.
-OMITTED_NAMES = frozenset({LOCK, "reserve"})
+# segments of the journal change; the next start seals them. An embedded etcd has its data from the other members, and
+# would contradict these with data of the past.
+STAYS = frozenset({LOCK, "etcd", "etcd.pid"})
+"""Files and folders that a restore leaves in their place."""
+OMITTED_NAMES = frozenset({LOCK, "reserve", "etcd.pid"})
 OMITTED_ENDS = (".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
-OMITTED_FOLDERS = frozenset({PurePosixPath("journal/open")})
+OMITTED_FOLDERS = frozenset({PurePosixPath("journal/open"), PurePosixPath("etcd")})
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -288,7 +291,7 @@ def _staging(directory: Path) -> Iterator[Path]:
 
 def _swap(directory: Path, staging: Path) -> Path | None:
     """Move the files of a state directory aside, and unpacked ones into it. Returns where the former files are."""
-    present = [each for each in directory.iterdir() if each != staging and each.name != LOCK]
+    present = [each for each in directory.iterdir() if each != staging and each.name not in STAYS]
     present = [each for each in present if not each.name.startswith(REPLACED)]
     former = None
     if present:

@@ -16,6 +16,7 @@ from broker.brokerctl import (
     action_commands,
     backup_commands,
     bench_command,
+    cluster_commands,
     follow_commands,
     list_commands,
     state_commands,
@@ -190,7 +191,7 @@ for command in (
     list_commands.views,
     state_commands.director,
     state_commands.plan,
-    state_commands.cluster,
+    cluster_commands.cluster,
     state_commands.journal,
     state_commands.config,
 ):

@@ -48,7 +48,7 @@ file_option = click.option(
 )
 
 
-def _editing() -> ModuleType:
+def editing() -> ModuleType:
     """Return the module that changes the file. The command alone, without the daemon, does not have it."""
     try:
         from broker.access import editing
@@ -90,14 +90,14 @@ def passwd(name: str, path: str, add: bool, keep: bool) -> None:
     The command asks for the password twice on a terminal. Otherwise it is the first line of standard input. The
     change takes effect at once: connections with the former password end.
     """
-    editing = _editing()
-    known = {user.name for user in editing.users(path)} if not add or _exists(path) else set()
+    edit = editing()
+    known = {user.name for user in edit.users(path)} if not add or _exists(path) else set()
     if name not in known and not add:
         raise Failure(f"there is no user {name!r} in {path}; --add adds one", Exit.NOT_FOUND)
     password = _asked(name)
     if name not in known:
-        editing.add_user(path, name)
-    editing.set_password(path, name, password, keep)
+        edit.add_user(path, name)
+    edit.set_password(path, name, password, keep)
     click.echo(f"{name} has {'one more' if keep else 'a new'} password" if name in known else f"{name} is a user")
 
 
@@ -115,7 +115,7 @@ def token() -> None:
 @_failing
 def add_token(name: str, label: str, path: str, days: float, forever: bool) -> None:
     """Add a token of a user, and print it. It is stored nowhere: the file has its hash."""
-    click.echo(_editing().add_token(path, name, label, None if forever else days))
+    click.echo(editing().add_token(path, name, label, None if forever else days))
 
 
 @token.command("list")
@@ -123,7 +123,7 @@ def add_token(name: str, label: str, path: str, days: float, forever: bool) -> N
 @_failing
 def list_tokens(path: str) -> None:
     """List the tokens: user, label and expiry."""
-    found = _editing().token_list(path)
+    found = editing().token_list(path)
     if not found:
         click.echo("no tokens", err=True)
     for name, each in found:
@@ -137,7 +137,7 @@ def list_tokens(path: str) -> None:
 @_failing
 def revoke_token(name: str, label: str, path: str) -> None:
     """Remove a token of a user. Its connections end at once."""
-    _editing().revoke_token(path, name, label)
+    editing().revoke_token(path, name, label)
     click.echo(f"the token {label!r} of {name} is revoked")
 
 
@@ -154,16 +154,16 @@ def user() -> None:
 @_failing
 def add_user(name: str, path: str, certificate: str | None, key: str | None) -> None:
     """Add a user, or credentials to a present one."""
-    editing = _editing()
-    known = _exists(path) and name in {each.name for each in editing.users(path)}
+    edit = editing()
+    known = _exists(path) and name in {each.name for each in edit.users(path)}
     if known and certificate is None and key is None:
         raise Failure(f"{name} is a user already")
     if not known:
-        editing.add_user(path, name)
+        edit.add_user(path, name)
     if certificate is not None:
-        editing.add_certificate(path, name, certificate)
+        edit.add_certificate(path, name, certificate)
     if key is not None:
-        editing.add_key(path, name, key)
+        edit.add_key(path, name, key)
     click.echo(f"{name} has more credentials" if known else f"{name} is a user")
 
 
@@ -175,13 +175,13 @@ def add_user(name: str, path: str, certificate: str | None, key: str | None) -> 
 @_failing
 def remove_user(name: str, path: str, certificate: str | None, key: str | None) -> None:
     """Remove a user, or one of the credentials. Connections end at once."""
-    editing = _editing()
+    edit = editing()
     if certificate is not None:
-        editing.remove_certificate(path, name, certificate)
+        edit.remove_certificate(path, name, certificate)
     if key is not None:
-        editing.remove_key(path, name, key)
+        edit.remove_key(path, name, key)
     if certificate is None and key is None:
-        editing.remove_user(path, name)
+        edit.remove_user(path, name)
     click.echo(f"{name} {'is removed' if certificate is None and key is None else 'has fewer credentials'}")
 
 
@@ -190,7 +190,7 @@ def remove_user(name: str, path: str, certificate: str | None, key: str | None) 
 @_failing
 def list_users(path: str) -> None:
     """List the users with their kinds of credentials."""
-    for each in _editing().users(path):
+    for each in editing().users(path):
         kinds = {
             "passwords": each.passwords,
             "tokens": each.tokens,
@@ -213,7 +213,7 @@ def import_users(configuration: str, to: str | None) -> None:
 
     Exit status 1: the file is written, but some rights are in it as comments only, since rights add up.
     """
-    _editing()
+    editing()
     from broker.access import importing
 
     to = os.path.join(os.path.dirname(configuration), "users.toml") if to is None else to

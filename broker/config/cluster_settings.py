@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ from broker.config.key_checks import Problem
 MAX_ENDPOINTS = 16
 """Limit of etcd's endpoints: a cluster of etcd has three, five or seven members."""
 
+EMBEDDED = "embedded"
+"""The value of ``etcd`` for one member of etcd beside each broker."""
+
+ETCD_PORT = 2379
+"""Port of embedded members for their clients; that for each other is the next one."""
+
 MAX_NAME = 64
 """Characters of the name of a broker and of the farm: parts of every key in etcd."""
 
@@ -40,7 +47,44 @@ def _fits(here: str, name: str) -> Iterator[Problem]:
         yield Problem(here, _FIT)
 
 
+@attrs.frozen
+class EtcdMember:
+    """A member of the embedded etcd, beside the broker ``name``: host and port for clients."""
+
+    name: str
+    host: str
+    port: int = ETCD_PORT
+
+    @classmethod
+    def parse(cls, text: str) -> EtcdMember | None:
+        """Return the member of ``NAME=HOST`` or ``NAME=HOST:PORT``; None for any other text."""
+        name, _, place = text.partition("=")
+        found = key_checks.hostport(place)
+        host, port = (place.strip("[]"), ETCD_PORT) if found is None else found
+        if not _NAME.fullmatch(name) or len(name) > MAX_NAME or not _is_host(host) or port > 65_534:
+            return None
+        return cls(name, host, port)
+
+    def place(self, ahead: int = 0) -> str:
+        """Return ``host:port``, of the port that is so many further."""
+        return f"[{self.host}]:{self.port + ahead}" if ":" in self.host else f"{self.host}:{self.port + ahead}"
+
+
+def _members(here: str, members: tuple[str, ...]) -> Iterator[Problem]:
+    if len(members) > MAX_ENDPOINTS:
+        yield Problem(here, f"has more than {MAX_ENDPOINTS} members")
+    seen: dict[str, int] = {}
+    for index, text in enumerate(members):
+        member = EtcdMember.parse(text)
+        if member is None:
+            yield Problem(f"{here}[{index}]", "must be NAME=HOST or NAME=HOST:PORT, with the name of a broker")
+        elif seen.setdefault(member.name, index) != index or seen.setdefault(member.place(), index) != index:
+            yield Problem(f"{here}[{index}]", "has the name or the address of an earlier one")
+
+
 def _urls(here: str, urls: tuple[str, ...]) -> Iterator[Problem]:
+    if urls == (EMBEDDED,):
+        return
     if len(urls) > MAX_ENDPOINTS:
         yield Problem(here, f"has more than {MAX_ENDPOINTS} URLs")
     schemes: set[str] = set()
@@ -87,6 +131,11 @@ def _host(here: str, host: str) -> Iterator[Problem]:
         yield Problem(here, "must be the name or the address of this host, without a port")
 
 
+def _program(here: str, program: str) -> Iterator[Problem]:
+    if not program or "\0" in program:
+        yield Problem(here, "must be a path, or a name on PATH")
+
+
 def _user(here: str, user: str) -> Iterator[Problem]:
     if not user or not user.isprintable():
         yield Problem(here, "is no name of a user")
@@ -99,9 +148,21 @@ class Cluster(Settings):
 
     etcd: tuple[str, ...] = setting(
         (),
-        'URLs of etcd\'s members, such as "https://etcd1.example.org:2379"; on the command line, --cluster URL,URL.',
+        'URLs of etcd\'s members, such as "https://etcd1.example.org:2379"; on the command line, --cluster URL,URL. '
+        '"embedded" alone: this broker runs a member of its own, from the program etcd of the system.',
         check=_urls,
     )
+    members: tuple[str, ...] = setting(
+        (),
+        "Brokers with an embedded etcd, this one included: NAME=HOST or NAME=HOST:PORT, by default port 2379. The next "
+        "port is that of the members among themselves. Three outlast the loss of one.",
+        check=_members,
+        example=("broker-a=broker-a.example.org", "broker-b=broker-b.example.org", "broker-c=broker-c.example.org"),
+    )
+    etcd_joins: bool = setting(
+        False, "The embedded member joins an etcd that exists, after `etcdctl member add`, with no data of its own yet."
+    )
+    etcd_program: str = setting("etcd", "Program of the embedded etcd, a path or a name on PATH.", check=_program)
     name: str | None = setting(
         None,
         "Name of this broker, unique in the cluster (--name). By default the host's name.",
@@ -121,19 +182,23 @@ class Cluster(Settings):
     )
     advertise: str | None = setting(
         None,
-        "Host under which other brokers and clients reach this broker. By default the address that a listener is "
-        "bound to, or the host's name for a listener on all addresses.",
+        "Host under which other brokers and clients reach this broker. By default that of cluster.members, or else "
+        "the address that a listener is bound to, or the host's name for a listener on all addresses.",
         check=_host,
         example="broker-a.example.org",
     )
     ca: str | None = setting(
         None,
-        "Certificates that etcd's one is verified against. By default those of the system.",
+        "Certificates that etcd's one is verified against. By default those of the system; an embedded etcd verifies "
+        "its clients and the other members against them, too.",
         path=True,
         example="etcd-ca.pem",
     )
     certificate: str | None = setting(
-        None, "Client certificate for etcd, without a CN.", path=True, example="broker.pem"
+        None,
+        "Client certificate for etcd, without a CN; also that of an embedded etcd.",
+        path=True,
+        example="broker.pem",
     )
     key: str | None = setting(None, "Key of the client certificate.", path=True, example="broker.key")
     passphrase_file: str | None = setting(
@@ -158,6 +223,42 @@ class Cluster(Settings):
         """True if this broker is a member of a cluster."""
         return bool(self.etcd)
 
+    @property
+    def embedded(self) -> bool:
+        """True if this broker runs a member of etcd."""
+        return self.etcd == (EMBEDDED,)
+
+    @property
+    def etcd_members(self) -> list[EtcdMember]:
+        """The members of the embedded etcd."""
+        return [member for each in self.members if (member := EtcdMember.parse(each)) is not None]
+
+    def own_member(self) -> EtcdMember | None:
+        """Return the member of the embedded etcd that this broker runs; None without one."""
+        name = self.effective_name(socket.gethostname())
+        return next((each for each in self.etcd_members if self.embedded and each.name == name), None)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the URLs of an embedded etcd."""
+        return "http" if self.certificate is None else "https"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs of etcd's members; those of an embedded one begin with this broker's."""
+        if not self.embedded:
+            return self.etcd
+        own = self.own_member()
+        return tuple(
+            f"{self.scheme}://{each.place()}" for each in sorted(self.etcd_members, key=lambda each: each != own)
+        )
+
+    @property
+    def reached_at(self) -> str | None:
+        """The host under which others reach this broker; None if the configuration has none."""
+        own = self.own_member()
+        return self.advertise if self.advertise is not None or own is None else own.host
+
     def effective_name(self, host: str) -> str:
         """Return the name of this broker in the cluster: the given one, else the valid part of ``host``, the host's
         name."""
@@ -169,6 +270,28 @@ class Cluster(Settings):
         """Yield files and credentials that do not go together, or cannot be used."""
         yield from self._tls(here)
         yield from self._login(here)
+        yield from self._embedding(here)
+
+    def _embedding(self, here: str) -> Iterator[Problem]:
+        if not self.embedded:
+            if self.members:
+                yield Problem(f"{here}.members", f'has no effect: {here}.etcd is not ["{EMBEDDED}"]', f"{here}.etcd")
+            return
+        if not self.members:
+            yield Problem(f"{here}.etcd", f"needs {here}.members as well: the brokers that run the members of etcd")
+            return
+        if len(self.etcd_members) < len(self.members):
+            return  # it is a problem of that key by itself
+        if self.own_member() is None:
+            name = self.effective_name(socket.gethostname())
+            yield Problem(f"{here}.members", f"has no member {name}, the name of this broker", f"{here}.name")
+        if self.certificate is None and not all(is_local(each.host) for each in self.etcd_members):
+            text = "needs a certificate, a key and a ca: every program of the network could change the registry"
+            yield Problem(f"{here}.etcd", f"{text} (brokerctl cluster init makes them)")
+        if self.certificate is not None and self.ca is None:
+            yield Problem(f"{here}.certificate", f"needs {here}.ca as well, by which members of etcd verify each other")
+        if self.user is not None:
+            yield Problem(f"{here}.user", "has no effect: an embedded etcd knows its clients by their certificates")
 
     def _tls(self, here: str) -> Iterator[Problem]:
         files = {
@@ -178,7 +301,7 @@ class Cluster(Settings):
         }
         if any(tuple(key_checks.path(here, path)) for path in files.values()):
             return  # it is a problem of that key by itself
-        if files and self.etcd and not any(url.startswith("https:") for url in self.etcd):
+        if files and self.etcd and not any(url.startswith("https:") for url in self.urls):
             yield Problem(f"{here}.{next(iter(files))}", "has no effect: the URLs of etcd are http", f"{here}.etcd")
         if (self.certificate is None) != (self.key is None):
             has, lacks = ("certificate", "key") if self.key is None else ("key", "certificate")
@@ -218,7 +341,8 @@ class Cluster(Settings):
         login += [] if self.certificate is None else ["with a client certificate"]
         yield (
             f"cluster: {self.effective_name(socket.gethostname())} of the farm {self.farm}, "
-            f"etcd {' '.join([', '.join(self.etcd), *login])}, "
+            f"etcd {' '.join([', '.join(self.etcd), *login])}"
+            f"{f' ({len(self.members)} members)' if self.embedded else ''}, "
             f"links on {endpoint.parse_zmq(self.link).shown}, ttl {self.ttl} s"
         )
 
@@ -226,7 +350,7 @@ class Cluster(Settings):
         """Yield warnings of endpoints that other brokers cannot reach, and of those that every program can."""
         if not self.enabled:
             return
-        hosts = [urlsplit(url).hostname or "" for url in self.etcd]
+        hosts = [urlsplit(url).hostname or "" for url in self.urls]
         for host in dict.fromkeys(hosts):
             if not resolves(host):
                 yield f"cluster.etcd: {host} cannot be resolved on this machine"
@@ -234,7 +358,11 @@ class Cluster(Settings):
         where = endpoint.parse_zmq(self.link)
         if away and where.loopback:
             yield "cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass"
-        if where.wildcard and self.advertise is None:
+        if self.embedded and shutil.which(self.etcd_program) is None:
+            yield f"cluster.etcd_program: {self.etcd_program} was not found: install etcd (Debian: etcd-server)"
+        if self.embedded and len(self.members) % 2 == 0:
+            yield f"cluster.members: {len(self.members)} members of etcd outlast no more losses than one less"
+        if where.wildcard and self.reached_at is None:
             host = socket.gethostname()
             yield f"cluster.advertise is not given: the other brokers will connect to {host}"
         if away and self.certificate is None and self.user is None:

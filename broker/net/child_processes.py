@@ -5,7 +5,8 @@ Rules:
   a task; no shell is involved.
 - Output is logged line by line under ``program.NAME`` in bounded memory: long lines are truncated, and a rate limit
   bounds the lines per second. Dropped lines are counted, and the count is logged.
-- A program is a server in its own right and outlives the broker. See `Programs.stop` for its output.
+- A program is a server in its own right and outlives the broker. See `Programs.stop` for its output. A `Child` is a
+  part of the broker, which ends it.
 - The first process of a container becomes the parent of each process whose own parent has ended, and reaps it.
 """
 
@@ -16,6 +17,7 @@ import errno
 import os
 import shutil
 import signal
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
@@ -74,6 +76,16 @@ class Programs:
         executable = _executable(argv)
         program = _Program(name, self._clock, self._running)
         self._reactor.spawnProcess(program, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
+
+    def keep(self, name: str, argv: list[str], ended: Callable[[str], None]) -> Child:
+        """Start a program that is a part of the broker, which must end it by `Child.end`.
+
+        ``ended`` is called with a text when it has ended. Raises OSError with a ``strerror`` if it cannot be run.
+        """
+        executable = _executable(argv)
+        child = Child(name, self._clock, set(), ended)
+        self._reactor.spawnProcess(child, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
+        return child
 
     def run(self, name: str, argv: list[str], data: bytes, seconds: float) -> Deferred[None]:
         """Run a program with ``data`` on its standard input. Fires when it has ended with exit code 0.
@@ -234,6 +246,40 @@ class _Task(_Program):
         self._late = True
         with contextlib.suppress(ProcessExitedAlready):
             self.transport.signalProcess("KILL")
+
+
+class Child(_Program):
+    """A program that is a part of the broker. ``ended`` is called with the way in which it ended."""
+
+    def __init__(self, name: str, clock: IReactorTime, running: set[_Program], ended: Callable[[str], None]) -> None:
+        super().__init__(name, clock, running)
+        self._ended = ended
+        self._killing: IDelayedCall | None = None
+        self._gone: Deferred[None] = Deferred()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None after its end."""
+        pid: int | None = self.transport.pid
+        return pid
+
+    def end(self, seconds: float) -> Deferred[None]:
+        """End it in order, or kill it after some seconds. Fires when it has ended."""
+        if not self._gone.called and self._killing is None:
+            self._killing = self._clock.callLater(seconds, self._signal, "KILL")
+            self._signal("TERM")
+        return self._gone
+
+    def processExited(self, reason: Failure) -> None:
+        super().processExited(reason)
+        if self._killing is not None and self._killing.active():
+            self._killing.cancel()
+        self._ended(_how(reason.value))
+        self._gone.callback(None)
+
+    def _signal(self, name: str) -> None:
+        with contextlib.suppress(ProcessExitedAlready):
+            self.transport.signalProcess(name)
 
 
 class _Output:

@@ -22,6 +22,7 @@ HERE = "[cluster]\n"
 URL = "must be http://HOST:PORT or https://HOST:PORT, without user, path or query"
 NAME = "must have 1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit"
 ETCD = 'etcd = ["https://e:2379"]\n'
+EMBEDDED = 'etcd = ["embedded"]\n'
 
 BAD = [
     (HERE + 'etcd = ["e:2379"]', 2, "cluster.etcd[0]", URL),
@@ -41,6 +42,32 @@ BAD = [
         "cluster.etcd",
         f"more than {MAX_ENDPOINTS}",
     ),
+    (HERE + 'etcd = ["embedded"]', 2, "cluster.etcd", "needs cluster.members as well"),
+    (HERE + 'etcd = ["embedded", "http://e:1"]', 2, "cluster.etcd[0]", URL),
+    (HERE + 'members = ["a=127.0.0.1"]', 2, "cluster.members", "has no effect"),
+    (HERE + EMBEDDED + 'name = "b"\nmembers = ["a=127.0.0.1"]', 4, "cluster.members", "has no member b"),
+    (
+        HERE + EMBEDDED + 'name = "a"\nmembers = ["a=10.0.0.1"]',
+        2,
+        "cluster.etcd",
+        "needs a certificate, a key and a ca",
+    ),
+    (HERE + EMBEDDED + 'name = "a"\nmembers = ["a"]', 4, "cluster.members[0]", "must be NAME=HOST or NAME=HOST:PORT"),
+    (HERE + EMBEDDED + 'name = "a"\nmembers = ["a=127.0.0.1:65535"]', 4, "cluster.members[0]", "must be NAME=HOST"),
+    (HERE + EMBEDDED + 'name = "a"\nmembers = ["a=b c"]', 4, "cluster.members[0]", "must be NAME=HOST"),
+    (
+        HERE + EMBEDDED + 'name = "a"\nmembers = ["a=127.0.0.1", "b=127.0.0.1"]',
+        4,
+        "cluster.members[1]",
+        "has the name or the address of an earlier one",
+    ),
+    (
+        HERE + EMBEDDED + 'name = "a"\nmembers = ["a=127.0.0.1"]\nuser = "x"\npassword = "y"',
+        5,
+        "cluster.user",
+        "has no effect",
+    ),
+    (HERE + 'etcd_program = ""', 2, "cluster.etcd_program", "must be a path, or a name on PATH"),
     (HERE + 'name = ""', 2, "cluster.name", NAME),
     (HERE + 'name = "a/b"', 2, "cluster.name", NAME),
     (HERE + 'name = "-a"', 2, "cluster.name", NAME),

@@ -1,0 +1,156 @@
+"""`brokerctl cluster init` as it is documented: three machines, the printed commands, and a service that all find."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.farm.network import Network
+from tests.integration.daemon import environment, twistd
+from tests.packages import program
+from tests.patience import PATIENCE
+
+CTL = [sys.executable, "-m", "broker.brokerctl"]
+NAMES = ("broker-a", "broker-b", "broker-c")
+
+
+def run(*command: str) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+    assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
+    return ended.stdout
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+class Farm:
+    """Three machines, each with the files that the command wrote for it."""
+
+    def __init__(self, directory: Path, network: Network) -> None:
+        self.directory = directory
+        self.network = network
+        self.hosts = {name: network.hosts[name] for name in NAMES}
+        machines = [f"{name}={host.address}" for name, host in self.hosts.items()]
+        self.said = run(*CTL, "cluster", "init", *machines, "--out", str(directory / "cluster"))
+        self.passwords = dict(re.findall(r"^password of (\w+): (\S+)$", self.said, re.MULTILINE))
+        self.trust = ssl.create_default_context(cafile=str(directory / "cluster" / NAMES[0] / "ca.pem"))
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> None:
+        """The printed command; the state is in a directory of the test."""
+        [printed] = re.findall(r"^    (twistd .*)$", self.said, re.MULTILINE)
+        files = self.directory / "cluster" / name
+        config = files / "elkobroker.toml"
+        config.write_text(config.read_text().replace("/etc/elkobroker", str(files)))
+        words = printed.replace("/etc/elkobroker", str(files)).split()
+        dies_too = [shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL"]
+        command = [*self.hosts[name].runner, *dies_too, twistd(), "--pidfile=", *words[1:]]
+        variables = environment(STATE_DIRECTORY=str(self.directory / f"{name}.state"))
+        variables["PATH"] = f"{Path(program('etcd')).parent}:{variables.get('PATH', '')}"
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(command, cwd=self.directory, env=variables, stdout=log, stderr=log)
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        process = self.running.pop(name)
+        process.send_signal(number)
+        process.wait(PATIENCE)
+
+    def call(self, name: str, method: str, path: str, body: object = None, user: str = "service") -> tuple[int, Any]:
+        login = b64encode(f"{user}:{self.passwords[user]}".encode()).decode()
+        request = urllib.request.Request(
+            f"https://{self.hosts[name].address}:9080{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"content-type": "application/json", "authorization": f"Basic {login}"},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=5, context=self.trust) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, None
+        except OSError:
+            return 0, None
+
+    def found(self, name: str, service: str) -> list[str]:
+        status, answer = self.call(name, "GET", f"/v1/services/{service}")
+        return [each["hostport"] for each in answer["services"]] if status == 200 else []
+
+    def ctl(self, name: str) -> tuple[int, Any]:
+        """Exit code and members of the printed `brokerctl cluster`."""
+        secret = self.directory / "password"
+        secret.write_text(self.passwords["admin"])
+        secret.chmod(0o600)
+        [printed] = re.findall(r"^brokerctl (.*)$", self.said, re.MULTILINE)
+        words = printed.replace(self.hosts[NAMES[0]].address, self.hosts[name].address).split()
+        command = [*CTL, "--password-file", str(secret), *words, "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+        if not ended.stdout:
+            return ended.returncode, ended.stderr
+        members = json.loads(ended.stdout)["members"]
+        return ended.returncode, [each["member"] for each in members if each["here"] or each["linked"]]
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    with ExitStack() as stack:
+        made = Farm(tmp_path, stack.enter_context(Network(list(NAMES))))
+        try:
+            yield made
+        finally:
+            for name in tuple(made.running):
+                made.stop(name)
+            for log in sorted(tmp_path.glob("*.log")):
+                print(f"--- {log.name} ---", log.read_text(errors="replace")[-3000:], sep="\n")
+
+
+def test_three_machines_as_printed(farm: Farm, tmp_path: Path) -> None:
+    for name in NAMES:
+        farm.start(name)
+    for name in NAMES:
+        until(lambda name=name: farm.ctl(name) == (0, list(NAMES)), f"{name} sees all")  # type: ignore[misc]
+    # Clients log in, from other machines, too; strangers may nothing.
+    assert farm.call("broker-a", "PUT", "/v1/services/bank/1", {"hostport": "10.0.0.1:80", "ttl": 600})[0] == 201
+    for name in NAMES:
+        until(lambda name=name: farm.found(name, "bank") == ["10.0.0.1:80"], f"{name} finds")  # type: ignore[misc]
+    farm.passwords["stranger"] = "guess"
+    assert farm.call("broker-a", "GET", "/v1/services/bank", user="stranger")[0] == 401
+    # A machine without a certificate of the cluster does not reach etcd.
+    etcd = f"https://{farm.hosts['broker-a'].address}:2379/v3/maintenance/status"
+    with pytest.raises(OSError, match=r"(?i)certificate|ssl|reset|eof"):
+        urllib.request.urlopen(urllib.request.Request(etcd, b"{}"), timeout=5, context=farm.trust)
+    # One machine is lost: the others go on; it comes back.
+    farm.stop("broker-a", signal.SIGKILL)
+    assert farm.call("broker-b", "PUT", "/v1/services/shop/1", {"hostport": "10.0.0.2:80", "ttl": 600})[0] == 201
+    until(lambda: farm.found("broker-c", "shop") == ["10.0.0.2:80"], "broker-c finds")
+    farm.start("broker-a")
+    until(lambda: farm.found("broker-a", "shop") == ["10.0.0.2:80"], "broker-a finds again")
+    until(lambda: farm.ctl("broker-a") == (0, list(NAMES)), "all is well")
+    # A machine that is cut off says so, by its exit code.
+    for other in ("broker-a", "broker-b"):
+        farm.network.cut("broker-c", other)
+    until(lambda: farm.ctl("broker-c")[0] == 1, "broker-c is degraded")
+    assert farm.found("broker-c", "shop") == ["10.0.0.2:80"]
+    for other in ("broker-a", "broker-b"):
+        farm.network.heal("broker-c", other)
+    until(lambda: farm.ctl("broker-c") == (0, list(NAMES)), "broker-c is back")
+    for log in tmp_path.glob("*.log"):
+        assert "Traceback" not in log.read_text(errors="replace")
