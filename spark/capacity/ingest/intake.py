@@ -50,8 +50,8 @@ from spark.capacity.tables.schema import (
 )
 from spark.capacity.tables.store import State, Tables, readable, sync, url
 
-SHARE = 24 << 20
-"""Compressed bytes of segments that a task reads: about a million records, so that dates have few and large files."""
+SHARE = 10 << 20
+"""Compressed bytes of segments that a task reads: about 400,000 records, so that dates have few and large files."""
 
 ROUND = 4
 """Shares of each core in one batch. Progress is told between batches."""

@@ -39,9 +39,9 @@ DAY = timedelta(days=1)
 OPEN = 2 * DAY
 """Dates before the last one that hourly runs may still add to: their files stay as they are."""
 
-MANY, SMALL = 8, 2 << 20
+MANY, SMALL = 8, 1 << 20
 """Files of a date, and bytes of one in the mean: with more and smaller ones it is written again. A file of a full share
-has 7 to 10 MB."""
+has 3 to 4 MB."""
 
 DATES = (BRONZE_RECORDS, BRONZE_PAIRS, SILVER_PROVIDER_5M, SILVER_SIGNS, SILVER_SET_BACK)
 

@@ -30,9 +30,9 @@ BRONZE = arrow_schema(BRONZE_RECORDS.schema)
 FILE = BRONZE.remove(BRONZE.get_field_index("date"))
 """Columns of a file; its date is in the name of its folder."""
 
-LARGE = 1_250_000
-"""Rows that a task holds: some 170 MB, with names as numbers, and as much again while they are sorted. A share of
-segments (`intake.SHARE`) has a million in most journals: a small rest would be one more file for each reader."""
+LARGE = 500_000
+"""Rows that a task holds: some 70 MB, with names as numbers, and as much again while they are sorted. A share of
+segments (`intake.SHARE`) has 400,000 in most journals: a small rest would be one more file for each reader."""
 
 GROUP = 16_384
 """Rows of a row group, some 120 KB. A reader of a twentieth of a large file takes a fifteenth of it; the descriptions

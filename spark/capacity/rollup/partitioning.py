@@ -37,8 +37,8 @@ Item = TypeVar("Item")
 ROWS = DAY // FIVE_MINUTES
 """An instance has as many rows in the end, whatever the number of its records."""
 
-LARGE = 1_000_000
-"""Records and rows of a part: some 500 MB in the memory of a worker."""
+LARGE = 600_000
+"""Records and rows of a part: some 300 MB in the memory of a worker."""
 
 SMALL = 50_000
 """Records and rows that are not worth a task of their own."""

@@ -70,10 +70,10 @@ HASH = 32
 class Limits:
     """Limits of the memory of a task."""
 
-    rows: int = 500_000
-    """Rows of a bin: some 150 MB with their names."""
-    instances: int = 500
-    """Instances of a slice: some 100 MB with intermediate results, for three dates."""
+    rows: int = 300_000
+    """Rows of a bin: some 90 MB with their names."""
+    instances: int = 400
+    """Instances of a slice: some 80 MB with intermediate results, for three dates."""
 
 
 LIMITS = Limits()
