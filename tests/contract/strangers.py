@@ -507,20 +507,21 @@ def leases(daemon: Daemon, profile: str, side: str, count: int) -> tuple[list[st
 
 
 class Stranger:
-    """The connections of one attack, all from one address, which no other attack uses: what is stored for it stays."""
+    """The connections of one attack, from ``sources``: by default from one address that no other attack uses, since
+    what is stored for it stays. Of several addresses, connections use one after the other."""
 
-    def __init__(self, daemon: Daemon, attack: Attack, size: Size) -> None:
+    def __init__(self, daemon: Daemon, attack: Attack, size: Size, *sources: str) -> None:
         self._daemon = daemon
         self._context: zmq.Context[Any] | None = None
         tokens: list[str] = []
         if attack.lease is not None:
             tokens, self._context = leases(daemon, *attack.lease, size.connections)
-        source = f"127.0.1.{1 + [*ATTACKS.values(), *CURVE_ATTACKS.values()].index(attack)}"
+        sources = sources or (f"127.0.1.{1 + [*ATTACKS.values(), *CURVE_ATTACKS.values()].index(attack)}",)
         self._selector = selectors.DefaultSelector()
         self._sockets: list[socket.socket] = []
         where = ("127.0.0.1", port(daemon, attack.wire))
         for number in range(size.connections):
-            sock = socket.create_connection(where, PATIENCE, (source, 0))
+            sock = socket.create_connection(where, PATIENCE, (sources[number % len(sources)], 0))
             sock.setblocking(False)
             self._sockets.append(sock)
             seal = secured(daemon, sock, b"stranger%d" % number) if attack.curve else None

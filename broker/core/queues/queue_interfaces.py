@@ -85,7 +85,7 @@ class QueueTable(Protocol):
     leases: ILeases
     keeper: MessageKeeper | None
     memory: StoredMemory
-    identify: Callable[[bytes], tuple[str, str] | None]
+    identify: Callable[[bytes], tuple[str, str | None]]
     messages: int
     bytes: int
     remembered: int

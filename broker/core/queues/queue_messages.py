@@ -123,6 +123,9 @@ def settings_of(name: str, rules: Iterable[QueueRule]) -> QueueSettings:
     )
 
 
+RESTORED = "restored"
+"""The payer of messages of strangers from before a restart, whose addresses are not in the store."""
+
 OVERHEAD = 400
 """Memory that a message takes beside its content, in bytes: four objects, and its places in tables."""
 

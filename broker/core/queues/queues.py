@@ -45,8 +45,8 @@ its own ids for each new one."""
 class Queues:
     """All queues. ``keeper`` keeps durable messages; without one, no queue is durable.
 
-    ``identify`` returns the user and the message id in the head of a restored message, None without an id. ``report``
-    is called with findings of damage. ``memory`` counts what strangers store.
+    ``identify`` returns the user in the head of a restored message, empty for a stranger, and the message id, None
+    without one. ``report`` is called with findings of damage. ``memory`` counts what strangers store.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Queues:
         leases: ILeases,
         rules: Iterable[QueueRule] = (),
         keeper: MessageKeeper | None = None,
-        identify: Callable[[bytes], tuple[str, str] | None] = lambda head: None,
+        identify: Callable[[bytes], tuple[str, str | None]] = lambda head: ("", None),
         report: Callable[[Iterable[Damage]], object] = lambda found: None,
         memory: StoredMemory | None = None,
     ) -> None:

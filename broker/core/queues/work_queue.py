@@ -47,6 +47,7 @@ from broker.core.queues.queue_messages import (
     OUT,
     OVERHEAD,
     READY,
+    RESTORED,
     WAITING,
     WRITING,
     AsideMessages,
@@ -177,7 +178,11 @@ class Queue:
 
     def restore(self, row: RestoredMessage) -> None:
         """Add a message from before a restart, behind the earlier ones. A damaged one becomes a dead letter at once."""
-        message = Message(self, row.order, row.head, row.body, self._queues.leases.now + row.seconds, row.death)
+        deadline = self._queues.leases.now + row.seconds
+        # Only the head of a damaged message is certain to be readable, not its content.
+        user, id = ("", None) if row.damaged else self._queues.identify(row.head)
+        payer = RESTORED if self.settings.by_address and not user else ""
+        message = Message(self, row.order, row.head, row.body, deadline, row.death, payer)
         message.count = row.count
         message.kept = KEPT
         self.number = row.number
@@ -186,11 +191,9 @@ class Queue:
             self._die(message, Death.DAMAGED)
             return
         self._add(message)
-        if self.settings.duplicates and row.death is None:
+        if self.settings.duplicates and row.death is None and id is not None:
             # Its writer may not have got the confirm before the end of the broker that had it, and repeats it here.
-            known = self._queues.identify(row.head)
-            if known is not None:
-                self._remember(RecentIds.key(*known), None)
+            self._remember(RecentIds.key(user, id), None)
 
     def _remember(self, key: bytes, message: Message | None, payer: str = "") -> None:
         queues = self._queues

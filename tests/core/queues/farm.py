@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
+from broker.core.memory_budget import MemoryBudget
 from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.queue_interfaces import QueueInfo, RestoredMessage
 from broker.core.queues.queue_messages import DEFAULTS, Death, Message, QueueRule, QueueSettings
@@ -71,7 +72,15 @@ class QueuesFarm(CoreFarm):
         leases: Leases | None = None,
     ) -> None:
         super().__init__(clock or Clock(), leases)
-        self.queues = Queues(self.leases, [QueueRule(("*",), settings)], keeper)
+        self.memory = MemoryBudget()
+        self.queues = Queues(
+            self.leases, [QueueRule(("*",), settings)], keeper, identify=self.identify, memory=self.memory
+        )
+
+    @staticmethod
+    def identify(head: bytes) -> tuple[str, str | None]:
+        """The user of a message: what is behind a colon in its head."""
+        return head.partition(b":")[2].decode(), None
 
     def queue(self, name: str = "q") -> Queue:
         return self.queues.open("/", name)

@@ -26,7 +26,7 @@ from broker.core.disk import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
 from broker.core.queues import queue_recorder
 from broker.core.queues.queue_interfaces import RestoredMessage
-from broker.core.queues.queue_messages import DUPLICATES_FOR, Death, QueueRule, QueueSettings
+from broker.core.queues.queue_messages import DUPLICATES_FOR, OVERHEAD, RESTORED, Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS, FEW_MESSAGES, FOLLOW_SECONDS
 from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import DATABASE
@@ -325,6 +325,20 @@ def test_more_than_a_queue_may_hold_is_still_restored(farm: DurableFarm) -> None
     again = restarted(farm, QueueSettings(durable=True, max_messages=1))
     assert refusal_of(again) is Reason.LIMIT
     assert again.waiting() == [b"1", b"2", b"3"]
+    again.store.close()
+
+
+def test_restored_messages_of_strangers_count_as_memory_until_they_are_settled(farm: DurableFarm) -> None:
+    farm.send(b"1", b"2")
+    farm.queue().put(b"head:user", b"3", author=farm.author, token=b"3")
+    farm.commit()
+    again = restarted(farm)
+    assert again.memory.of(RESTORED) == 2 * (OVERHEAD + len(b"head") + 1)
+    worker = Worker()
+    again.consume(worker)
+    for _ in range(3):
+        again.confirm(worker)
+    assert again.memory.held == 0
     again.store.close()
 
 

@@ -491,12 +491,12 @@ def _again(message: WorkMessage) -> bytes:
     return make_tail(message.queue.name, with_members(table, **own))
 
 
-def identity_of(tail: bytes) -> tuple[str, str] | None:
-    """Return the user-id and message-id in the tail of a kept Content, None without a message-id. The user is empty
-    without a user-id."""
+def identity_of(tail: bytes) -> tuple[str, str | None]:
+    """Return the user-id and message-id in the tail of a kept Content. The user is empty without a user-id, and the id
+    None without a message-id."""
     said = members(tail[1 + tail[0] :], "user-id", "message-id")
     user, id = said.get("user-id", ""), said.get("message-id")
-    return (user, id) if isinstance(user, str) and isinstance(id, str) else None
+    return user if isinstance(user, str) else "", id if isinstance(id, str) else None
 
 
 def is_readable(tail: bytes) -> bool:
