@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from broker.core.director.farm_state import (
     family,
     user_set,
 )
-from broker.core.director.farm_tables import CapacityHint, CapacityHints, MultiMap
+from broker.core.director.farm_tables import LARGE, CapacityHint, CapacityHints, CountedMultiMap, MultiMap
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,25 @@ def test_dashes_tell_families_and_sets(
     assert family(name) == its_family
     assert context_set(name) == its_context_set
     assert user_set(name) == its_user_set
+
+
+@pytest.mark.parametrize("kind", [MultiMap, CountedMultiMap])
+def test_a_large_table_gives_its_memory_back_when_few_keys_are_left(
+    kind: type[MultiMap[int, int] | CountedMultiMap[int, int]],
+) -> None:
+    many = range(4 * LARGE)
+    tracemalloc.start()
+    try:
+        table = kind()
+        for key in many:
+            table.add(key, 1)
+        large = tracemalloc.get_traced_memory()[0]
+        for key in many[10:]:
+            table.remove(key, 1)
+        assert tracemalloc.get_traced_memory()[0] < large / 8
+    finally:
+        tracemalloc.stop()
+    assert [(key, table.all(key)) for key in table] == [(key, (1,)) for key in many[:10]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4))))
