@@ -321,6 +321,24 @@ def test_supervision_begins_of_more_services_than_one_turn_takes():
     assert {rig.state(service) for service in services} == {"untested"}
 
 
+def test_other_rules_apply_to_a_part_of_the_services_in_each_turn():
+    rig = Rig()
+    services = [each for _ in range(4 * AT_ONCE // 200) for each in rig.offer(*(f"inn-{n}" for n in range(200)))]
+    rig.checks.use(CheckSettings((PING,)))
+    supervised = [service for service in services if rig.state(service) == "untested"]
+    assert supervised == services[: len(supervised)]
+    assert AT_ONCE <= len(supervised) < AT_ONCE + 200
+    found = rig.registry.find("inn-0", "tcp")
+    assert set(found) == {service for service in services if service.name == "inn-0"}
+    left = services[-1].provider
+    rig.registry.leave(left)
+    rig.checks.use(CheckSettings())
+    rig.checks.use(CheckSettings((PING,)))
+    rig.clock.advance(0)
+    assert {rig.state(service) for service in services if service.provider != left} == {"untested"}
+    assert len(list(rig.schedule.targets())) == len(services) // 200 - 1
+
+
 def test_nothing_is_supervised_after_the_stop():
     rig = LaterRig(PING)
     rig.offer("inn")

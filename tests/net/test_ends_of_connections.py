@@ -1,0 +1,133 @@
+"""Many connections that end at once: each turn handles some of the ends, and other connections are served meanwhile."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.main import CONNECTION_DONE
+from twisted.internet.task import Clock
+
+from broker.net.epoll_streams import END_SECONDS, EVENTS, EndBudget, Streams
+
+AN_END = END_SECONDS / 2
+"""CPU time that one end takes here: a turn handles two of them."""
+
+
+class Member:
+    """One end of a pair of sockets, which keeps what it read."""
+
+    def __init__(self, farm: Farm) -> None:
+        self.farm = farm
+        self.peer, self.socket = socket.socketpair()
+        self.read: list[bytes] = []
+        self.connected = True
+        self.reason: Any = None
+        self.fileno = self.socket.fileno
+
+    def doRead(self) -> Any:
+        data = self.socket.recv(100)
+        if not data:
+            return CONNECTION_DONE
+        self.read.append(data)
+        return None
+
+    def readConnectionLost(self, reason: Any) -> None:
+        self.farm.clock.advance(AN_END)
+        self.farm.streams.forget(self)
+        self.connected = False
+        self.reason = type(reason.value).__name__
+        self.socket.close()
+        self.farm.ended.append(self)
+
+
+class Farm:
+    """Streams over a real epoll set, whose CPU time is a clock."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.epoll = select.epoll()
+        self.streams = Streams(self.epoll, self.clock.callLater, self.clock.seconds)
+        self.ended: list[Member] = []
+        self.members: list[Member] = []
+
+    def join(self) -> Member:
+        member = Member(self)
+        self.members.append(member)
+        self.streams.addReader(member)
+        return member
+
+    def turn(self) -> None:
+        self.streams.dispatch(self.epoll.poll(0, EVENTS), lambda fd, event: False)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.peer.close()
+            member.socket.close()
+        self.epoll.close()
+
+
+@pytest.fixture
+def farm() -> Iterator[Farm]:
+    farm = Farm()
+    yield farm
+    farm.close()
+
+
+def test_a_turn_handles_as_many_ends_as_its_time_permits(farm: Farm) -> None:
+    going, staying = [farm.join() for _ in range(5)], farm.join()
+    for member in going:
+        member.peer.close()
+    ended = []
+    for number in range(3):
+        staying.peer.send(b"%d" % number)
+        farm.turn()
+        ended.append(len(farm.ended))
+    assert ended == [2, 4, 5]
+    assert staying.read == [b"0", b"1", b"2"]
+    assert {member.reason for member in going} == {"ConnectionDone"}
+
+
+def test_input_before_an_end_that_waits_is_read_and_not_reset(farm: Farm) -> None:
+    first = [farm.join() for _ in range(2)]
+    last = farm.join()
+    for member in first:
+        member.peer.close()
+    last.peer.send(b"last words")
+    last.peer.close()
+    for _ in range(4):
+        farm.turn()
+    assert last.read == [b"last words"]
+    assert (last.reason, len(farm.ended)) == ("ConnectionDone", 3)
+
+
+def test_a_peer_behind_more_ends_than_a_turn_sees_is_served_before_further_ends(farm: Farm) -> None:
+    going = [farm.join() for _ in range(EVENTS + 100)]
+    for member in going:
+        member.peer.close()
+    staying = farm.join()
+    staying.peer.send(b"here")
+    for _ in range(3):
+        farm.turn()
+    assert staying.read == [b"here"]
+    assert len(farm.ended) <= 4
+    while len(farm.ended) < len(going):
+        farm.turn()
+
+
+def test_no_end_waits_for_ever_where_few_descriptors_are_ready() -> None:
+    clock = Clock()
+    budget = EndBudget(clock.seconds)
+    budget.next_turn(EVENTS, 10 * EVENTS)
+    budget.handle(lambda: clock.advance(END_SECONDS))
+    turns = 0
+    while not budget.open:
+        budget.next_turn(EVENTS, 10 * EVENTS)
+        turns += 1
+    assert turns == 10
+    budget.handle(lambda: clock.advance(END_SECONDS))
+    budget.next_turn(EVENTS - 1, 10 * EVENTS)
+    assert budget.open, "all ready descriptors had their turn"
