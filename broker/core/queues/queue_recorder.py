@@ -17,6 +17,8 @@ Rules:
   next. Nothing more is written of a queue that was given up; its authors get negative confirms.
 - Rows whose transaction has an unknown outcome are deleted again by a later one, since their authors got negative
   confirms.
+
+The file is longer than others: the rules above concern one transaction at a time.
 """
 
 from __future__ import annotations

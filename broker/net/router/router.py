@@ -8,6 +8,8 @@ Rules (`broker.net.peer_interfaces` has the interface to the sessions):
 
 Read on in `router_peer` (one connection, its queue and the table of identities) and `fan_out` (one message to many, and
 the order of output).
+
+The file is longer than others: its methods change the table of peers of one socket.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Rules, in addition to those of every connection (`broker.net.connection`):
 - Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
 - Output is queued in `out`, in order, and written once per turn of the reactor (`FlushOrder`). Under backpressure,
   messages stay in `out` within the ROUTER's limits.
+
+The file is longer than others: input, output and heartbeats change the state of one connection.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ Rules:
 - ZMTP 1.0 and 2.0 have no mechanisms, no commands and no metadata: `Mechanism.oldest` is the oldest accepted version.
   Output of `encoder` is translated for a peer of version 1, by the queue that `output` returns.
 - FAILED decodes nothing, and nothing may be sent.
+
+The file is longer than others: its methods are the transitions of one handshake, with the versions of the protocol.
 """
 
 from __future__ import annotations

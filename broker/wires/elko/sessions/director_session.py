@@ -12,6 +12,8 @@ Rules (the Director document; where real peers differ, see docs/protocols/elko-d
 - Objects of a peer without a user count for its address: contexts and users of a
   provider, unused reservations, watches.
 - Long answers are written page by page (`director_pages`); later messages to the same peer wait until they are sent.
+
+The file is longer than others: it has one method for each operation of the protocol.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ Rules of a session, whose input is in numbered requests (xmit), and whose output
   without output and select ends at once.
 
 `broker.wires.elko.codec.long_poll_messages` has the paths and bodies.
+
+The file is longer than others: a session and its requests change each other's state.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ Rules:
   another worker gets it, never one that had it before; without room, it waits for the rest of its time. Otherwise it
   has failed.
 - A request is over once it was confirmed. The body of a request that will not be sent again is released.
+
+The file is longer than others: the rules above concern one state, that of a request.
 """
 
 from __future__ import annotations
