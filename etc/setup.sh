@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sets up .venv in the checkout for the broker (`setup.sh run`), for its capacity jobs (`setup.sh plan`), or for the tests
-# of both (`setup.sh test`).
+# of both (`setup.sh test`), or for the site of its pages (`setup.sh docs`).
 # `make` calls this script; there is no need to call it by hand.
 #
 # - It uses the first of $PYTHON, python3.13, python3.12, python3.11 and python3 that is new enough and can make a
@@ -195,8 +195,9 @@ stop_keeping_stopped() {
 case ${1:-} in
     run) what='.[daemon]' stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
     plan) what='.[daemon,spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
+    docs) what='.[docs]' stamps=.venv/installed-docs ;;
     test) what='.[daemon,spark,test]' stamps=.venv/installed-test ;;
-    *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
+    *) echo "usage: $0 run|plan|docs|test" >&2; exit 2 ;;
 esac
 
 state="$(pwd -P) $(cat pyproject.toml setup.cfg etc/setup.sh broker/net/zmtp/*.c | cksum)"
@@ -216,7 +217,7 @@ say "installing what the $1 needs into .venv"
 .venv/bin/python -m broker.net.zmtp.build || true
 # Twisted looks for plugins once here, instead of in the first run.
 .venv/bin/twistd --help >/dev/null
-if [ "$1" != run ]; then need_java; fi
+case $1 in plan | test) need_java ;; esac
 if [ "$1" = test ]; then
     want_chromium
     want_promtool
