@@ -7,8 +7,12 @@ takes at least one in a step of the scheduler, and a step that is over its quant
 from __future__ import annotations
 
 import gc
+import os
+import resource
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -19,7 +23,7 @@ from twisted.internet.task import Clock
 
 from bench.harness import Figure, Load, Row, Scenario, at_most, cpu
 from bench.peers.http import FIND, Requests, Watchers, register
-from bench.servers import Server, http, reference
+from bench.servers import CHECKOUT, Server, http, reference
 from broker.access.principal import Principal
 from broker.app.daemon import COLLECT_AFTER
 from broker.app.process import COUNTERS
@@ -178,6 +182,25 @@ def watches(seconds: float) -> list[Figure]:
     ]
 
 
+COMMANDS = 9
+"""Runs of a command, of which the cheapest counts: it does the same each time."""
+
+
+def command(_: float) -> list[Figure]:
+    """Measure the CPU time of one command of brokerctl."""
+    with http() as server:
+        words = [sys.executable, "-m", "broker.brokerctl", "--url", f"http://127.0.0.1:{server.port}", "status"]
+        times = [_spent(words) for _ in range(COMMANDS)]
+    return [at_most("brokerctl status, s of CPU", min(times), 0.12, "{:.3f}")]
+
+
+def _spent(words: Sequence[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(words, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 _bare = partial(reference, Server, "http")
 
 ROWS = {
@@ -185,5 +208,6 @@ ROWS = {
     "find-1": Row("A find on one connection, one after the other", cpu(_load(1, lambda _: FIND)), http, _bare),
     "register": Row("A registration or renewal on 50 connections", cpu(_load(50, _registration)), http, _bare),
     "watch": Scenario(f"Changes to {WATCHERS} watchers by server-sent events", 10.0, watches),
+    "command": Scenario("A command of brokerctl", 0.0, command),
     "reads": Scenario(f"Reads with {SERVICES:,} services", 0.0, reads),
 }

@@ -8,12 +8,11 @@ from typing import Any
 
 import attrs
 import click
-from rich.progress import BarColumn, Progress, TextColumn
 
 from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
 from broker.brokerctl.command_session import Session, remote, session_of, sleep
-from broker.brokerctl.http_client import Client, segment
 from broker.brokerctl.output import Column, Output, duration, text
+from broker.brokerctl.plain_client import ApiClient, segment
 from broker.operate.actions import BY_NAME, Action
 
 
@@ -99,7 +98,7 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
     # Only given parameters: the defaults are the broker's.
     body = attrs.asdict(parameters, recurse=False, filter=lambda field, value: value != field.default)
 
-    async def work(client: Client) -> object:
+    async def work(client: ApiClient) -> object:
         found = await client.post(f"/v1/actions/{action.name}", body)
         return await _followed(client, session.output, mapping(found)) if follow else found
 
@@ -165,7 +164,9 @@ def scale(context: click.Context, service: str, launcher: str | None, act: bool,
         output.say(line if act or not acts else f"would {line}")
 
 
-async def _scale(client: Client, service: str, launcher: str, act: bool, scale_in: bool, most: int) -> dict[str, Any]:
+async def _scale(
+    client: ApiClient, service: str, launcher: str, act: bool, scale_in: bool, most: int
+) -> dict[str, Any]:
     """Compare a service with the plan, and ``act``; return the plan's answer with the acts."""
     path = f"/v1/plan/{segment(service)}/replicas"
     told = mapping(await client.get(path, {"scale_in": "true"} if scale_in else None))
@@ -200,8 +201,10 @@ def _show_end(output: Output, found: Mapping[str, Any]) -> None:
         output.say("drained: all peers have left", "green")
 
 
-async def _followed(client: Client, output: Output, found: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _followed(client: ApiClient, output: Output, found: Mapping[str, Any]) -> Mapping[str, Any]:
     """Show the progress until the drain is over. Returns its last state."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
     first = remaining(found)
     with Progress(
         TextColumn("{task.description}"),

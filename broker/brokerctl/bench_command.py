@@ -21,8 +21,9 @@ from twisted.python.failure import Failure as TwistedFailure
 
 from broker.brokerctl.answers import Exit, Failure
 from broker.brokerctl.command_session import Session, remote, session_of, sleep
-from broker.brokerctl.http_client import Client, segment
+from broker.brokerctl.http_client import Client
 from broker.brokerctl.output import Output
+from broker.brokerctl.plain_client import segment
 
 # The load of pings over the Elko Broker protocol: one that waits for its answer on each connection.
 

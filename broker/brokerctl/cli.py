@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import threading
-from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 
 import click
-from click.shell_completion import get_completion_class
 
-from broker.brokerctl import (
-    action_commands,
-    backup_commands,
-    bench_command,
-    cluster_commands,
-    follow_commands,
-    list_commands,
-    state_commands,
-    user_commands,
-)
 from broker.brokerctl.answers import MEANINGS
 from broker.brokerctl.command_session import Commands, remote
 from broker.brokerctl.output import stream_failure
-from broker.operate.actions import ACTIONS
 
 # The manual page, made from the help of the commands.
 
@@ -55,10 +43,10 @@ def _lines(commands: Commands) -> Iterator[str]:
     yield from (".SH DESCRIPTION", *_paragraphs(commands.help or ""))
     yield from (".SH OPTIONS", *_options(commands, context, frozenset()))
     shared = frozenset(name for parameter in commands.params for name in parameter.opts)
-    for section, names in commands.sections.items():
+    for section, names in commands.all().items():
         yield f".SH {_escaped(section.upper())}"
         for name in names:
-            yield from _command(commands.commands[name], f"brokerctl {name}", context, shared)
+            yield from _command(commands.of(name), f"brokerctl {name}", context, shared)
     yield ".SH EXIT STATUS"
     for code, meaning in MEANINGS.items():
         yield from (".TP", f".B {int(code)}", _escaped(meaning))
@@ -130,6 +118,8 @@ def completion(context: click.Context, shell: str) -> None:
     zsh:  brokerctl completion zsh > _brokerctl, in a directory of $fpath
     fish: brokerctl completion fish > ~/.config/fish/completions/brokerctl.fish
     """
+    from click.shell_completion import get_completion_class
+
     made = get_completion_class(shell)
     assert made is not None
     # source() would start bash to learn its version; all versions in use have what the script needs.
@@ -139,6 +129,9 @@ def completion(context: click.Context, shell: str) -> None:
 
 def _version() -> str:
     """Return the versions of this command, the interpreter and the libraries: one line."""
+    import platform
+    from importlib import metadata
+
     on = {"Python": platform.python_version(), **{n: metadata.version(n) for n in ("Twisted", "treq", "click", "rich")}}
     try:
         ours = metadata.version("elkobroker")
@@ -180,33 +173,57 @@ def manual() -> None:
 FARM, TO_DO, TESTS = "The farm", "Actions", "Tests"
 USERS, STATE, HERE = "The users file of this machine", "The state of this machine", "This command"
 
-for command in (state_commands.status, state_commands.why):
-    cli.add(FARM, command)
-for name, listing in list_commands.LISTINGS.items():
-    cli.add(FARM, list_commands.loads_command() if name == "loads" else list_commands.list_command(name, listing))
-for command in (
-    follow_commands.top,
-    follow_commands.watch,
-    follow_commands.events,
-    list_commands.views,
-    state_commands.director,
-    state_commands.plan,
-    cluster_commands.cluster,
-    state_commands.journal,
-    state_commands.config,
-):
-    cli.add(FARM, command)
-for action in ACTIONS:
-    cli.add(TO_DO, action_commands.command(action.name))
-cli.add(TO_DO, action_commands.scale)
-for command in (bench_command.bench, state_commands.doctor, state_commands.check):
-    cli.add(TESTS, command)
-for command in (user_commands.passwd, user_commands.token, user_commands.user):
-    cli.add(USERS, command)
-for command in (backup_commands.backup, backup_commands.restore):
-    cli.add(STATE, command)
-for command in (user_commands.context, state_commands.whoami, completion):
-    cli.add(HERE, command)
+LISTS = ("services", "providers", "loads", "sessions", "topics", "queues", "listeners", "counters")
+"""The lists of the API that are commands."""
+
+
+def _from(module: str, name: str) -> Callable[[], click.Command]:
+    """Return the function that imports a command from a module of this package."""
+
+    def make() -> click.Command:
+        found: click.Command = getattr(import_module(f"broker.brokerctl.{module}"), name)
+        return found
+
+    return make
+
+
+def _list(name: str) -> click.Command:
+    from broker.brokerctl.list_commands import LISTINGS, list_command, loads_command
+
+    return loads_command() if name == "loads" else list_command(name, LISTINGS[name])
+
+
+def _actions() -> Iterator[tuple[str, Callable[[], click.Command]]]:
+    """Yield the commands of the table of actions, which is imported if no other command has the name."""
+    from broker.brokerctl.action_commands import command
+    from broker.operate.actions import ACTIONS
+
+    for action in ACTIONS:
+        yield action.name, partial(command, action.name)
+    yield "scale", _from("action_commands", "scale")
+
+
+def _add(section: str, module: str, *names: str) -> None:
+    for name in names:
+        cli.add(section, name, _from(module, name))
+
+
+_add(FARM, "state_commands", "status", "why")
+for each in LISTS:
+    cli.add(FARM, each, partial(_list, each))
+_add(FARM, "follow_commands", "top", "watch", "events")
+_add(FARM, "list_commands", "views")
+_add(FARM, "state_commands", "director", "plan")
+_add(FARM, "cluster_commands", "cluster")
+_add(FARM, "state_commands", "journal", "config")
+cli.complete(TO_DO, _actions)
+_add(TESTS, "bench_command", "bench")
+_add(TESTS, "examination_commands", "doctor", "check")
+_add(USERS, "user_commands", "passwd", "token", "user")
+_add(STATE, "backup_commands", "backup", "restore")
+_add(HERE, "user_commands", "context")
+_add(HERE, "state_commands", "whoami")
+cli.add(HERE, "completion", lambda: completion)
 cli.add_command(manual)
 
 

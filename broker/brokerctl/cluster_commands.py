@@ -16,9 +16,9 @@ import click
 
 from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
 from broker.brokerctl.command_session import remote, session_of
-from broker.brokerctl.http_client import Client
 from broker.brokerctl.list_commands import Selection, fetch
 from broker.brokerctl.output import Column, text
+from broker.brokerctl.plain_client import ApiClient
 from broker.brokerctl.user_commands import editing
 
 # The command ``cluster``: the brokers that share one registry, their lag, and the owners of queues.
@@ -52,7 +52,7 @@ def cluster(context: click.Context) -> int | None:
         return None
     session = session_of(context)
 
-    async def ask(client: Client) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    async def ask(client: ApiClient) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         about = mapping(await client.get("/v1/cluster"))
         if about.get("clustered") is not True:
             return about, {}

@@ -6,19 +6,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import attrs
 import click
-from twisted.internet.defer import Deferred
-from twisted.internet.pollreactor import PollReactor
-from twisted.python.failure import Failure as TwistedFailure
 
 from broker.brokerctl.answers import Exit, Failure, Interrupted
 from broker.brokerctl.contexts import BUILT_IN, Context, Given, authorization, chosen, path_of, read_contexts
-from broker.brokerctl.http_client import TIMEOUT, Client, DaemonResolver
 from broker.brokerctl.output import (
     Color,
     Format,
@@ -29,6 +26,13 @@ from broker.brokerctl.output import (
     readable_arguments,
     stream_failure,
 )
+from broker.brokerctl.plain_client import TIMEOUT, ApiClient, PlainClient
+
+# Types only: Twisted is imported by the commands that need it.
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from broker.brokerctl.http_client import Client
 
 # The outermost command: sections of help, and failures as sentences and exit codes.
 
@@ -43,19 +47,53 @@ class Commands(click.Group):
     def __init__(self, *arguments: Any, **about: Any) -> None:
         super().__init__(*arguments, **about)
         self.sections: dict[str, list[str]] = {}
+        self._makers: dict[str, Callable[[], click.Command]] = {}
+        self._rest: dict[str, Callable[[], Iterable[tuple[str, Callable[[], click.Command]]]]] = {}
 
-    def add(self, section: str, command: click.Command) -> None:
-        """Add a command to a section of the help."""
-        self.add_command(command)
-        self.sections.setdefault(section, []).append(command.name or "")
+    def add(self, section: str, name: str, make: Callable[[], click.Command]) -> None:
+        """Add a command to a section of the help. ``make`` imports it when it is needed: most invocations need one."""
+        self._makers[name] = make
+        self.sections.setdefault(section, []).append(name)
+
+    def complete(self, section: str, made: Callable[[], Iterable[tuple[str, Callable[[], click.Command]]]]) -> None:
+        """Have a section filled by ``made``, which returns its commands, when a command is not found, or all are."""
+        self.sections.setdefault(section, [])
+        self._rest[section] = made
+
+    def all(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of all commands by section."""
+        rest, self._rest = self._rest, {}
+        for section, made in rest.items():
+            for name, make in made():
+                self.add(section, name, make)
+        return self.sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        self.all()
+        return sorted({*self.commands, *self._makers})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name, None if there is none."""
+        if cmd_name not in self._makers and cmd_name not in self.commands:
+            self.all()
+        make = self._makers.get(cmd_name)
+        if make is not None and cmd_name not in self.commands:
+            self.add_command(make(), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def of(self, name: str) -> click.Command:
+        """Return a command that was added."""
+        return self._makers[name]()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section."""
-        widest = max(len(name) for name in self.commands)
-        for section, names in self.sections.items():
+        sections = self.all()
+        widest = max(map(len, self._makers))
+        for section, names in sections.items():
             with formatter.section(section):
                 limit = formatter.width - 6 - widest
-                found = [(name.ljust(widest), self.commands[name].get_short_help_str(limit)) for name in names]
+                found = [(name.ljust(widest), self.of(name).get_short_help_str(limit)) for name in names]
                 formatter.write_dl(found)
 
     def make_context(self, *arguments: Any, **about: Any) -> click.Context:
@@ -136,12 +174,18 @@ Result = TypeVar("Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(main: Callable[[Any], Coroutine[Deferred[Any], Any, Result]]) -> Result:
+def run(main: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
     """Return the result of ``main(reactor)``, or raise its exception.
 
     A signal cancels the coroutine, and raises `Interrupted` once it has cleaned up. The reactor is a new one each time,
     and is not installed as the global one.
     """
+    from twisted.internet.defer import Deferred
+    from twisted.internet.pollreactor import PollReactor
+    from twisted.python.failure import Failure as TwistedFailure
+
+    from broker.brokerctl.http_client import DaemonResolver
+
     reactor = PollReactor()
     reactor.installNameResolver(DaemonResolver(reactor))
     received: list[int] = []
@@ -181,8 +225,37 @@ def run(main: Callable[[Any], Coroutine[Deferred[Any], Any, Result]]) -> Result:
     return result  # type: ignore[no-any-return]
 
 
+def run_plainly(main: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of a coroutine that waits for nothing: its requests block. A signal raises `Interrupted`."""
+
+    def on_signal(number: int, frame: object) -> None:
+        raise Interrupted(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    try:
+        main.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        main.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    raise RuntimeError("a request waits for a reactor")
+
+
+async def _nothing() -> None:
+    """Have ended."""
+
+
 def sleep(reactor: Any, seconds: float) -> Awaitable[None]:
-    """Return a Deferred that fires after a time."""
+    """Return what ends after a time: a Deferred, or without a reactor something that has ended."""
+    if reactor is None:
+        time.sleep(seconds)
+        return _nothing()
+    from twisted.internet.defer import Deferred
+
     delayed: Deferred[None] = Deferred(lambda _: call.cancel())
     call = reactor.callLater(seconds, delayed.callback, None)
     return delayed
@@ -209,15 +282,20 @@ class Session:
         """Return the name and the context of the chosen broker. Raises `Failure`."""
         return chosen(self.given, os.environ)
 
-    def run(self, work: Callable[[Client], Coroutine[Deferred[Any], Any, Result]]) -> Result:
-        """Return the result of a conversation with the chosen broker. Raises `Failure`."""
-        return self.run_many(lambda reactor, connect: work(connect()))
+    def run(self, work: Callable[[ApiClient], Coroutine[Any, Any, Result]]) -> Result:
+        """Return the result of a conversation with the chosen broker, one request after the other. Raises `Failure`."""
+        _, context = self.chosen()
+        if context.secure:
+            return self.run_many(lambda reactor, connect: work(connect()))
+        return run_plainly(work(PlainClient(context, self.timeout, self._authorization(context))))
 
-    def run_many(self, work: Callable[[Any, Callable[[], Client]], Coroutine[Deferred[Any], Any, Result]]) -> Result:
+    def run_many(self, work: Callable[[Any, Callable[[], Client]], Coroutine[Any, Any, Result]]) -> Result:
         """Return the result of ``work(reactor, connect)``; each call of ``connect`` makes a client."""
+        from broker.brokerctl.http_client import Client
+
         _, context = self.chosen()
         # The password is asked for before the reactor runs: both take the terminal.
-        field = authorization(context, _ask if sys.stdin.isatty() else None)
+        field = self._authorization(context)
         clients: list[Client] = []
 
         async def main(reactor: Any) -> Result:
@@ -232,6 +310,9 @@ class Session:
                     await client.close()
 
         return run(main)
+
+    def _authorization(self, context: Context) -> str:
+        return authorization(context, _ask if sys.stdin.isatty() else None)
 
 
 def _ask(user: str) -> str:

@@ -24,8 +24,8 @@ from cryptography import x509
 
 from broker.brokerctl.answers import Answer, Exit, Failure, mapping
 from broker.brokerctl.contexts import Context
-from broker.brokerctl.http_client import Client
 from broker.brokerctl.output import size, text
+from broker.brokerctl.plain_client import ApiClient
 
 # A finding of an examination.
 
@@ -292,7 +292,7 @@ SHOWN = 5
 """Damaged rows of one store that are named."""
 
 
-async def examine_broker(client: Client, verify: bool = False) -> Sequence[Finding]:
+async def examine_broker(client: ApiClient, verify: bool = False) -> Sequence[Finding]:
     """Return the findings. The first one is an error if the broker does not answer. ``verify``: also those about the
     rows of its stores."""
     try:
@@ -331,7 +331,7 @@ async def examine_broker(client: Client, verify: bool = False) -> Sequence[Findi
     return found
 
 
-async def _verified(client: Client) -> Sequence[Finding]:
+async def _verified(client: ApiClient) -> Sequence[Finding]:
     """Return the findings about the checksums of the broker's stores."""
     try:
         answer = await client.request("GET", "/v1/verification", timeout=VERIFY_SECONDS)

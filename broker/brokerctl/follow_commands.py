@@ -17,9 +17,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from broker.backoff import Pauses
 from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
 from broker.brokerctl.command_session import remote, session_of, sleep
-from broker.brokerctl.http_client import Client, Query
+from broker.brokerctl.http_client import Client
 from broker.brokerctl.list_commands import LARGEST_PAGE, LISTINGS
 from broker.brokerctl.output import Column, Format, Output, clean, text
+from broker.brokerctl.plain_client import Query
 from broker.brokerctl.top import TABLES, Seen, Top, capacity, columns_of, screen, terminal
 
 # The command ``top``: the farm as it is now, sortable.
@@ -424,7 +425,9 @@ def watch(
     def notify(sentence: str) -> None:
         output.note(sentence, "yellow")
 
-    session.run(lambda client: follow(client, "/v1/watch", _query(pattern, kinds), receive, notify, since or ""))
+    session.run_many(
+        lambda _, connect: follow(connect(), "/v1/watch", _query(pattern, kinds), receive, notify, since or "")
+    )
 
 
 def show_change(output: Output, change: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 import treq.client
@@ -41,6 +41,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
+from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, TIMEOUT, Query, parameters
 from broker.http_bodies import Body, TooLong, collect, late
 
 # A bound on the bytes that a server sends: Twisted bounds a line of headers, but not their number.
@@ -180,20 +181,8 @@ def _read(path: str) -> bytes:
 
 # Requests and streams.
 
-TIMEOUT = 20.0
-"""Seconds for one request with its complete answer, name resolution and handshakes included."""
-
-MAX_HEAD = 128 * 1024
-"""Bytes before the body: headers, and the handshake of TLS does not count."""
-
-MAX_BODY = 32 * 1024 * 1024
-"""Bytes of a body, after decompression: a page of 1,000 rows has less than one hundredth of it. One piece of compressed
-input may become 64 MiB before it is counted."""
-
 NO_TLS = frozenset(("wrong version number", "http request", "packet length too long", "unknown protocol"))
 """Errors of OpenSSL, as of versions 1.1 to 3.5, after an answer that is no TLS."""
-
-Query = Mapping[str, str | int | float | Sequence[str]]
 
 
 @implementer(IAgentEndpointFactory)
@@ -291,11 +280,6 @@ class Client:
         headers = Headers({"Accept": ["application/json"], "User-Agent": ["brokerctl"], "Host": [self._authority]})
         for name, value in {**self._authorization, **extra}.items():
             headers.setRawHeaders(name, [value])
-        params = [
-            (name, str(each))
-            for name, value in (query or {}).items()
-            for each in ([value] if isinstance(value, str | int | float) else value)
-        ]
         options: dict[str, Any] = {}
         if body is not None:
             headers.setRawHeaders("Content-Type", ["application/json"])
@@ -303,7 +287,7 @@ class Client:
         return await self._http.request(
             method,
             self._url + path,
-            params=params,
+            params=parameters(query),
             headers=headers,
             allow_redirects=False,
             unbuffered=True,
@@ -352,12 +336,6 @@ class Client:
         if isinstance(problem, error.ConnectionClosed):
             return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
         return problem
-
-
-def segment(text: str) -> str:
-    """Return a text as one segment of a path. Dots alone are encoded too, since servers resolve them."""
-    encoded = quote(text, safe="")
-    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
 
 
 SILENCE = 60.0

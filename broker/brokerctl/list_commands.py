@@ -10,8 +10,8 @@ import click
 
 from broker.brokerctl.answers import Exit, Failure, mapping, rows
 from broker.brokerctl.command_session import remote, session_of
-from broker.brokerctl.http_client import Client, segment
 from broker.brokerctl.output import Column, Output, sparkline
+from broker.brokerctl.plain_client import ApiClient, segment
 
 PAGE = 100
 """Rows shown without ``--limit``."""
@@ -133,7 +133,7 @@ class Selection:
         return query
 
 
-async def fetch(client: Client, path: str, selection: Selection) -> dict[str, Any]:
+async def fetch(client: ApiClient, path: str, selection: Selection) -> dict[str, Any]:
     """Return one answer with the selected rows of several pages. Raises `Failure`."""
     wanted = MAX_ROWS if selection.limit is None else selection.limit
     answer: dict[str, Any] = {}
@@ -261,7 +261,7 @@ def views(context: click.Context, /, wire: str | None, table: str | None, **opti
 
 
 async def described(
-    client: Client, wire: str | None, table: str | None, selection: Selection
+    client: ApiClient, wire: str | None, table: str | None, selection: Selection
 ) -> tuple[dict[str, Any], list[Column]]:
     """Return the rows of a view with its columns, or all views. Raises `Failure`."""
     about = rows(await client.get("/v1/views"))

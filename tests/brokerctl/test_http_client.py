@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from broker.brokerctl.http_client import MAX_BODY
+from broker.brokerctl.plain_client import MAX_BODY
 from tests.brokerctl.server import Canned, Server, ctl, page, problem
 
 

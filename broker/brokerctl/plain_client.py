@@ -1,0 +1,234 @@
+"""The client of the HTTP API for single requests without TLS: over a socket that blocks, without Twisted.
+
+Most commands send one request or a few to a broker on this machine or behind a proxy of theirs; to import Twisted's
+client takes three times as long as all of that. `broker.brokerctl.http_client` has TLS, streams and many requests at
+once.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from broker.brokerctl.answers import Answer, Exit, Failure
+from broker.brokerctl.contexts import Context
+
+TIMEOUT = 20.0
+"""Seconds for one request with its complete answer, name resolution and handshakes included."""
+
+MAX_HEAD = 128 * 1024
+"""Bytes before the body: headers, and the handshake of TLS does not count."""
+
+MAX_BODY = 32 * 1024 * 1024
+"""Bytes of a body, after decompression: a page of 1,000 rows has less than one hundredth of it. One piece of compressed
+input may become 64 MiB before it is counted."""
+
+Query = Mapping[str, str | int | float | Sequence[str]]
+
+
+class ApiClient(Protocol):
+    """A client of one broker, as commands see it. All methods raise `Failure`."""
+
+    @property
+    def reactor(self) -> Any:
+        """The reactor that runs it; None for a client that blocks."""
+
+    @property
+    def where(self) -> str:
+        """The address, for messages."""
+
+    @property
+    def certificate_ends(self) -> float | None:
+        """The end of the server's certificate in seconds of the epoch; None without TLS, or before an answer."""
+
+    async def get(self, path: str, query: Query | None = None) -> Any:
+        """Return the JSON of a resource."""
+
+    async def post(self, path: str, body: object, method: str = "POST") -> Any:
+        """Send JSON, and return that of the answer, or None."""
+
+    async def request(
+        self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
+    ) -> Answer:
+        """Return the complete answer, whatever its status. ``path`` is percent-encoded. ``timeout`` replaces that of
+        the client."""
+
+
+def segment(text: str) -> str:
+    """Return a text as one segment of a path. Dots alone are encoded too, since servers resolve them."""
+    encoded = quote(text, safe="")
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
+
+
+def parameters(query: Query | None) -> list[tuple[str, str]]:
+    """Return the parameters of a query, each with its text."""
+    return [
+        (name, str(each))
+        for name, value in (query or {}).items()
+        for each in ([value] if isinstance(value, str | int | float) else value)
+    ]
+
+
+class _TooMuch(Exception):
+    """More bytes than an answer may have."""
+
+
+class _Received(io.RawIOBase):
+    """The input of a connection until a deadline, and within a number of bytes."""
+
+    def __init__(self, connection: socket.socket, end: float) -> None:
+        self._connection = connection
+        self._end = end
+        self._left = MAX_HEAD + MAX_BODY
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connection.settimeout(_left(self._end))
+        count = self._connection.recv_into(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise _TooMuch
+        return count
+
+
+class _Socket:
+    """What `http.client.HTTPResponse` needs of a socket."""
+
+    def __init__(self, received: _Received) -> None:
+        self._received = received
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self._received, 65_536)
+
+
+class PlainClient:
+    """A client of one broker; see `ApiClient`. ``authorization`` is the field of that name, "" for none."""
+
+    reactor = None
+    certificate_ends = None
+
+    def __init__(self, context: Context, timeout: float = TIMEOUT, authorization: str = "") -> None:
+        self.where = context.url.rstrip("/")
+        parts = urlsplit(self.where)
+        self._host, self._port, self._path = parts.hostname or "", parts.port or 80, parts.path
+        self._timeout = timeout
+        self._fields = {"Host": parts.netloc, "Accept": "application/json", "User-Agent": "brokerctl"}
+        if authorization:
+            self._fields["Authorization"] = authorization
+
+    async def get(self, path: str, query: Query | None = None) -> Any:
+        """See `ApiClient`."""
+        return (await self.request("GET", path, query)).value()
+
+    async def post(self, path: str, body: object, method: str = "POST") -> Any:
+        """See `ApiClient`."""
+        return (await self.request(method, path, None, body)).value()
+
+    async def request(
+        self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
+    ) -> Answer:
+        """See `ApiClient`."""
+        limit = self._timeout if timeout is None else timeout
+        end = time.monotonic() + limit
+        target = self._path + path + (f"?{urlencode(parameters(query))}" if query else "")
+        data = b"" if body is None else msgspec.json.encode(body)
+        fields = {**self._fields, "Connection": "close"}
+        if body is not None:
+            fields |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        request = f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + data
+        try:
+            return self._exchange(request, method, path, end)
+        except TimeoutError:
+            raise Failure(f"{self.where} gives no complete answer within {limit:g} s", Exit.UNREACHABLE) from None
+        except (_TooMuch, http.client.LineTooLong):
+            raise self._too_much() from None
+        except (ConnectionError, http.client.IncompleteRead):
+            raise self._cut_off() from None
+        except http.client.BadStatusLine as problem:
+            # A line that was not sent to its end is that of a connection that was closed.
+            raise (self._no_http() if str(problem.args[0]).endswith("\n") else self._cut_off()) from None
+        except (http.client.HTTPException, ValueError, zlib.error) as problem:
+            raise (self._too_much() if "got more than" in str(problem) else self._no_http()) from None
+
+    def _too_much(self) -> Failure:
+        return Failure(f"{self.where} answers with more than {MAX_BODY} bytes", Exit.UNINTELLIGIBLE)
+
+    def _cut_off(self) -> Failure:
+        return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
+
+    def _no_http(self) -> Failure:
+        return Failure(f"{self.where} does not answer as an HTTP server does", Exit.UNINTELLIGIBLE)
+
+    def _exchange(self, request: bytes, method: str, path: str, end: float) -> Answer:
+        with self._connected(end) as connection:
+            connection.settimeout(_left(end))
+            connection.sendall(request)
+            received: Any = _Socket(_Received(connection, end))
+            response = http.client.HTTPResponse(received, method=method)
+            response.begin()
+            body = response.read()
+        if response.getheader("Content-Encoding", "").lower() == "gzip":
+            unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            body = unpacking.decompress(body, MAX_BODY + 1)
+        if len(body) > MAX_BODY:
+            raise _TooMuch
+        headers = {name: response.getheader(name, "") for name in ("location", "date")}
+        return Answer(response.status, response.getheader("Content-Type", ""), body, self.where, path, headers)
+
+    def _connected(self, end: float) -> socket.socket:
+        """Connect to the first address that accepts. Raises `Failure`, and TimeoutError at the deadline."""
+        problem = OSError("")
+        for family, kind, protocol, _, address in _resolved(self._host, self._port, end):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(_left(end))
+                connection.connect(address)
+            except TimeoutError:
+                connection.close()
+                raise
+            except OSError as error:
+                connection.close()
+                problem = error
+            else:
+                return connection
+        if not problem.strerror:
+            raise Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
+        raise Failure(f"{self.where} cannot be reached: {problem.strerror}", Exit.UNREACHABLE)
+
+
+def _left(end: float) -> float:
+    """Return the seconds until a deadline. Raises TimeoutError after it."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _resolved(host: str, port: int, end: float) -> Sequence[Any]:
+    """Return the addresses of a host, none for an unknown name. A name server that does not answer holds a thread."""
+    found: list[Sequence[Any]] = []
+
+    def look_up() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        except (OSError, UnicodeError):
+            found.append(())
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(_left(end))
+    if not found:
+        raise TimeoutError
+    return found[0]
