@@ -96,6 +96,7 @@ def commit(lake: Place, new: Snapshot, after: Snapshot | None) -> None:
                 storage_options=delta_options(place),
             )
         else:
-            write_deltalake(table, made, mode="overwrite")
+            # The columns may have other descriptions than in an earlier version of these jobs.
+            write_deltalake(table, made, mode="overwrite", schema_mode="overwrite")
     except CommitFailedError as error:
         raise OutError(f"another run has published in {lake} meanwhile") from error

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark.capacity.tables import lake
+from spark.capacity.tables import document, lake, snapshots
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS, Table, arrow_schema
 from spark.capacity.tables.store import Tables
@@ -193,3 +193,20 @@ def test_columns_have_their_units_and_meanings(tables: Tables) -> None:
     assert fields.keys() == set(arrow_schema(GOLD_BALANCE_DAY.schema).names)
     assert fields["date"] == {"unit": "UTC date", "comment": "date of the row; the folder of a dated table"}
     assert isinstance(pa.schema(told.schema().to_arrow()), pa.Schema)
+
+
+def test_tables_of_an_earlier_version_with_other_descriptions_are_published(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        for column in ("name", "cov"):
+            earlier.setitem(document.MEANINGS, column, ("", "as an earlier version described it"))
+        balanced(tables, 1)
+        publish(tables, "r1", ONLY)
+    balanced(tables, 2)
+    assert publish(tables, "r2", ONLY) == {"gold_balance_day": 1}
+    fields = {field.name: field.metadata["comment"] for field in DeltaTable(place(tables)).schema().fields}
+    assert fields["cov"] == document.MEANINGS["cov"][1]
+    told = snapshots.last(tables.out / "lake")
+    assert told is not None
+    assert told.run == "r2"
