@@ -67,6 +67,11 @@ class Entry:
     held: bool = False
 
     @property
+    def version(self) -> tuple[int, int, bool]:
+        """Another one for each value, also after a loss of etcd's data."""
+        return self.modified, self.lease, self.held
+
+    @property
     def broker(self) -> str:
         """The holder."""
         return self.registration.provider.broker

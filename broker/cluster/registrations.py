@@ -305,17 +305,17 @@ class Registrations:
                 if own.state in (State.SUPERSEDED, State.VACANT):
                     self._step(key, Happens.WRITTEN)
                 self._check_provider(key, entry)
-            elif late and own.state is not State.CLAIMED:
-                if entry is not None:
-                    if not entry.held:
-                        own.written = 0
-                        self._step(key, Happens.PUT)
-                elif own.state is State.DEPARTED and not own.written:
+            elif late and (entry is None or not entry.held):
+                unwritten, own.written = not own.written, 0
+                if own.state is State.CLAIMED:
+                    pass  # its write is under way
+                elif entry is not None:
+                    self._step(key, Happens.PUT)
+                elif own.state is State.DEPARTED and unwritten:
                     self._mark(key)
                 else:
                     # With the key of this member itself, the lease has ended: that is for the session.
                     self.repairs += own.state is State.HELD and self._name in table.members
-                    own.written = 0
                     self._step(key, Happens.DELETED)
             self._check_standby(key)
 

@@ -313,7 +313,8 @@ class Feed:
             for key in keys[start : start + DIFFERENCE]:
                 old, new = before.valid(key), after.valid(key)
                 standbys = before.standbys.get(key) != after.standbys.get(key)
-                if replaced or standbys or (old and old.modified) != (new and new.modified):
+                # Not the revisions alone: an entry that is held may be of data that were lost since.
+                if replaced or standbys or (old and old.version) != (new and new.version):
                     touched.registrations[key] = 0 if new is None else new.modified
                 if new is not None and before.load(new.broker, new.provider) != after.load(new.broker, new.provider):
                     touched.loads[new.broker, new.provider] = None

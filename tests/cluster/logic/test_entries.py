@@ -244,6 +244,23 @@ def test_a_dead_member_is_gone_after_its_ttl(farm: Farm) -> None:
     assert [each.name for each in b.cluster.members()] == ["b"]
 
 
+def test_a_session_that_comes_back_before_its_deletion_is_read_is_found(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    old = a.register()
+    farm.until(lambda: b.found() == [old], "the service")
+    [watch] = a.client._watches
+    push, late = watch.push, []
+    watch.push = lambda *event: late.append(event)  # type: ignore[method-assign]
+    a.registry.leave(old)
+    farm.until(lambda: farm.values("s") == [], "the deletion")
+    new = a.register()
+    farm.run(0.3)
+    watch.push = push  # type: ignore[method-assign]
+    for event in late:
+        push(*event)
+    farm.until(lambda: b.found() == [new], "the new session", 1.0)
+
+
 def test_an_own_key_that_vanishes_is_written_again(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     a.register()
