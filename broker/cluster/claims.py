@@ -2,6 +2,8 @@
 
 Rules:
 - A claim is a key that is created if absent, under the lease of the owner; a lasting one has no lease.
+- Claims follow the store: where the brokers share one, a lasting claim of a broker that is away is from before that,
+  and is replaced.
 - The present owner is the one in etcd, as far as it has been read: the watch reports each change of it.
 - When the lease of this member has ended, its claims with a lease are gone at once, without an answer of etcd.
 """
@@ -62,28 +64,28 @@ class Claims:
         self._name = name
         self._lease = lease
         self._fenced = fenced
-        self._known: dict[tuple[str, str], str] = {}
-        """Owners as they were last reported."""
+        self._known: dict[tuple[str, str], tuple[str, bool]] = {}
+        """Owners as they were last reported, and whether their claims are lasting."""
         self._callbacks: dict[Subscription, object] = {}
 
-    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         """See `IQueueOwners.claim`."""
         if not self._lease():
             return fail(Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown: etcd cannot be reached"))
-        return Deferred.fromCoroutine(self._claim(space, name, lasting))
+        return Deferred.fromCoroutine(self._claim(space, name, lasting, shared))
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         """See `IQueueOwners.claim_of`."""
-        owner = self._known.get((space, name))
-        return None if owner is None else self._value(owner)
+        known = self._known.get((space, name))
+        return None if known is None else self._value(*known)
 
     def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
         """See `IQueueOwners.claims`."""
-        return [(*queue, self._value(owner)) for queue, owner in sorted(self._known.items())]
+        return [(*queue, self._value(*known)) for queue, known in sorted(self._known.items())]
 
     def release(self, space: str, name: str) -> Deferred[None]:
         """See `IQueueOwners.release`."""
-        if not self._lease() or self._known.get((space, name)) != self._name:
+        if not self._lease() or self._known.get((space, name), ("", False))[0] != self._name:
             return succeed(None)
         return Deferred.fromCoroutine(self._release(space, name))
 
@@ -93,8 +95,10 @@ class Claims:
 
     def touched(self, queues: Iterable[tuple[str, str]]) -> None:
         """Take note of changes of the table."""
+        table = self._shared.table
         for queue in queues:
-            self._set(queue, self._shared.table.owner(*queue))
+            owner = table.owner(*queue)
+            self._set(queue, None if owner is None else (owner, table.claims[queue][1] == 0))
 
     def reconcile(self, before: Table) -> None:
         """Take note of another table."""
@@ -102,32 +106,32 @@ class Claims:
 
     def lost(self) -> None:
         """The lease of this member has ended."""
-        table = self._shared.table
-        for queue, owner in list(self._known.items()):
-            if owner == self._name and table.claims.get(queue, ("", 1))[1] != 0:
+        for queue, (owner, lasting) in list(self._known.items()):
+            if owner == self._name and not lasting:
                 self._set(queue, None)
 
     # internal
 
-    def _value(self, owner: str) -> QueueClaim:
+    def _value(self, owner: str, lasting: bool) -> QueueClaim:
         member = self._shared.table.members.get(owner)
-        return QueueClaim(owner, "" if member is None else member.member.listeners.get(MTL, ""))
+        return QueueClaim(owner, "" if member is None else member.member.listeners.get(MTL, ""), lasting)
 
-    def _set(self, queue: tuple[str, str], owner: str | None) -> None:
-        if self._known.get(queue) == owner:
-            return
-        if owner is None:
-            del self._known[queue]
+    def _set(self, queue: tuple[str, str], known: tuple[str, bool] | None) -> None:
+        before = self._known.get(queue)
+        if known is None:
+            self._known.pop(queue, None)
         else:
-            self._known[queue] = owner
-        value = None if owner is None else self._value(owner)
+            self._known[queue] = known
+        if (before and before[0]) == (known and known[0]):
+            return
+        value = None if known is None else self._value(*known)
         for callback in tuple(self._callbacks.values()):
             try:
                 callback(*queue, value)  # type: ignore[operator]
             except Exception:
                 self.log.failure("cluster: a watcher of the owners of queues failed")
 
-    async def _claim(self, space: str, name: str, lasting: bool) -> QueueClaim:
+    async def _claim(self, space: str, name: str, lasting: bool, shared: bool) -> QueueClaim:
         key = self._keys.claim(space, name)
         lease = self._lease()
         put = Put(key, layout.encode(ClaimValue(self._name)), 0 if lasting else lease)
@@ -136,7 +140,7 @@ class Claims:
         try:
             result = await self._etcd.txn([fence, Compare("CREATE", key, 0)], [put], gets)
             if result.succeeded:
-                return self._own(space, name)
+                return self._own(space, name, lasting)
             holder, present = _first(result.found, 0), _first(result.found, 1)
             if holder is None or holder.lease != lease:
                 self._fenced()
@@ -144,14 +148,15 @@ class Claims:
             if present is None:
                 raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
             owner = layout.decode(present.value, ClaimValue).owner
-            if owner != self._name:
-                return self._value(owner)
+            outlived = shared and present.lease == 0 and owner not in self._shared.table.members
+            if owner != self._name and not outlived:
+                return self._value(owner, present.lease == 0)
             # From before a restart, or the attempt before this one: the lease may be another one.
             if present.lease != put.lease:
                 again = await self._etcd.txn([fence, Compare("MOD", key, present.mod_revision)], [put])
                 if not again.succeeded:
                     raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
-            return self._own(space, name)
+            return self._own(space, name, lasting)
         except EtcdError as error:
             raise Refusal(Reason.UNAVAILABLE, f"the owner of the queue is unknown: {error}") from None
         except Foreign:
@@ -159,9 +164,9 @@ class Claims:
                 Reason.UNAVAILABLE, "the owner of the queue is unknown: its key in etcd is not one of elkobroker's"
             ) from None
 
-    def _own(self, space: str, name: str) -> QueueClaim:
-        self._set((space, name), self._name)
-        return self._value(self._name)
+    def _own(self, space: str, name: str, lasting: bool) -> QueueClaim:
+        self._set((space, name), (self._name, lasting))
+        return self._value(self._name, lasting)
 
     async def _release(self, space: str, name: str) -> None:
         key = self._keys.claim(space, name)

@@ -144,8 +144,8 @@ class Cluster:
 
     # IQueueOwners
 
-    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
-        return self._parts.claims.claim(space, name, lasting)
+    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
+        return self._parts.claims.claim(space, name, lasting, shared)
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         return self._parts.claims.claim_of(space, name)

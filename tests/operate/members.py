@@ -65,7 +65,7 @@ class Members:
     def counts(self) -> Mapping[str, int]:
         return {}
 
-    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         return succeed(QueueClaim(self.name))
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:

@@ -57,10 +57,12 @@ class MemberHealth:
 
 @attrs.frozen
 class QueueClaim:
-    """Owner of a durable queue: the name of a member. ``endpoint`` is its MTL control endpoint, empty if unknown."""
+    """Owner of a durable queue: the name of a member. ``endpoint`` is its MTL control endpoint, empty if unknown.
+    ``lasting``: the claim does not end with the lease of its owner."""
 
     owner: str
     endpoint: str = ""
+    lasting: bool = False
 
 
 class IMembers(Interface):
@@ -98,13 +100,15 @@ class IMembers(Interface):
 class IQueueOwners(Interface):
     """Ownership of durable queues: one member at a time. All methods are for the reactor thread."""
 
-    def claim(space: str, name: str, lasting: bool = ...) -> Deferred[QueueClaim]:
+    def claim(space: str, name: str, lasting: bool = ..., shared: bool = ...) -> Deferred[QueueClaim]:
         """Claim a queue without an owner. Fires with its owner after the attempt: this broker, or another member.
 
         Fails with `broker.core.errors.Refusal` UNAVAILABLE if that is unknown, because etcd cannot be reached. A claim
         lasts until `release`, or until the lease of this broker ends (`watch_claims`). A ``lasting`` claim has no lease
         and lasts until `release`: the messages of the queue are on the disk of this broker only.
         Its endpoint is empty while the owner is away. A claim of this broker from before a restart is its own.
+        ``shared``: the messages are in a store of all brokers, so that a lasting claim, which is from before, does not
+        count while its owner is away.
         """
 
     def claim_of(space: str, name: str) -> QueueClaim | None:
@@ -296,7 +300,7 @@ class Single:
     def counts(self) -> Mapping[str, int]:
         return {}
 
-    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         return succeed(QueueClaim(""))
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:

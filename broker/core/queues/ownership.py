@@ -14,7 +14,8 @@ Rules:
   store rejects its writes from the moment at which another broker takes the queue.
 - A lost queue is given up: authors get negative confirms for messages that are not written, ``lost`` ends the
   consumers, and the messages leave memory. Those of a queue that is not durable are gone.
-- A queue whose messages are on the disk of this broker has a lasting claim, and is never given up.
+- A queue whose messages are on the disk of this broker has a lasting claim, and is never given up. With a shared store
+  a lasting claim of a broker that is away does not count.
 - Without a cluster this is used with a shared store only: every claim succeeds at once.
 
 The file is longer than others: its methods are the transitions of the table above.
@@ -236,13 +237,14 @@ class QueueOwnership:
         if self._stopped:
             raise Refusal(Reason.UNAVAILABLE, "the broker is stopping")
         known = self._owners.claim_of(*key)
-        if known is not None and known.owner != self._name:
+        outlived = known is not None and known.lasting and not known.endpoint and self._shared is not None
+        if known is not None and known.owner != self._name and not outlived:
             raise self._elsewhere(key, known)
         if len(self._units) >= MAX_QUEUES:
             raise Refusal(Reason.LIMIT, f"this broker has {MAX_QUEUES} queues, and takes no more")
         unit = self._units[key] = _Unit(key, key in self._stash or self._queues.is_durable(key[1]))
         lasting = unit.stored and self._shared is None
-        self._owners.claim(*key, lasting).addCallbacks(
+        self._owners.claim(*key, lasting, self._shared is not None).addCallbacks(
             partial(self._claimed, unit), partial(self._not_claimed, unit)
         ).addErrback(self._defect)
         return unit
@@ -420,7 +422,8 @@ class QueueOwnership:
                 unit.attempts += 1
                 unit.again = self._clock.callLater(_BACKOFF.after(unit.attempts), self._claim_again, unit)
 
-        self._owners.claim(*unit.key, self._keeps(unit)).addCallbacks(claimed, failed).addErrback(self._defect)
+        claim = self._owners.claim(*unit.key, self._keeps(unit), self._shared is not None)
+        claim.addCallbacks(claimed, failed).addErrback(self._defect)
 
     def _fenced(self, queue: Queue) -> None:
         unit = self._units.get((queue.space, living_name(queue.name)))

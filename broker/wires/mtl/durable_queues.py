@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import attrs
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import Logger
 
-from broker.core.database import StateFull
+from broker.core.database import StateError, StateFull
 from broker.core.queues.ownership import NAMES, QueueOwnership
 from broker.core.queues.queue_interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
 from broker.core.queues.queue_messages import MAX_BYTES, Death, QueueRule, QueueSettings
@@ -20,6 +22,11 @@ from broker.wall_clock import wall
 from broker.wires.interface import WireContext
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
+
+NAMED = 5
+"""Queues that a log line names: the first ones of an operator's work."""
+
+log = Logger()
 
 
 def queue_rules(config: Mtl) -> list[QueueRule]:
@@ -47,13 +54,15 @@ def queue_rules(config: Mtl) -> list[QueueRule]:
 class DurableQueues:
     """The queues, and the recorder that writes those that are durable. One thread keeps the order of writes.
 
-    ``ownership`` is None for a broker that owns all queues, because it has no cluster and its own store.
+    ``ownership`` is None for a broker that owns all queues, because it has no cluster and its own store. ``left`` is a
+    sentence about messages that were left in the store of the state directory when another one was configured.
     """
 
     queues: Queues
     recorder: QueueRecorder
     threads: Worker
     ownership: QueueOwnership | None
+    left: str = ""
 
     @classmethod
     def open(cls, config: Mtl, context: WireContext) -> DurableQueues:
@@ -66,8 +75,10 @@ class DurableQueues:
         rows: list[RestoredMessage] = []
         shared = _shared(config)
         store: IQueueStore
+        left = ""
         if shared is not None:
             store = shared
+            left = left_behind(context.state, wall(clock))
         else:
             store = QueueStore(context.state, is_readable)
             try:
@@ -100,12 +111,12 @@ class DurableQueues:
             clock.callWhenRunning(ownership.start, not members.clustered)
         else:
             queues.restore(rows)
-        return cls(queues, recorder, threads, ownership)
+        return cls(queues, recorder, threads, ownership, left)
 
     @property
     def trouble(self) -> str:
-        """Reason for which durable queues are not served; empty while they are."""
-        return self.recorder.trouble or (self.ownership.trouble if self.ownership is not None else "")
+        """Reason for which durable queues, or messages of them, are not served; empty while they are."""
+        return self.recorder.trouble or (self.ownership.trouble if self.ownership is not None else "") or self.left
 
     def owned(self) -> Mapping[str, int]:
         """Return the counters of ownership by name."""
@@ -116,6 +127,29 @@ class DurableQueues:
         if self.ownership is not None:
             self.ownership.stop()
         return maybeDeferred(self.recorder.stop)
+
+
+def left_behind(directory: str, now: float) -> str:
+    """Return a sentence about the messages in the store of a state directory, which is used no more; empty if there
+    are none. They are logged."""
+    store = QueueStore(directory, is_readable)
+    counts: Counter[str] = Counter()
+    try:
+        counts.update(row.name for row in store.look(now))
+    except StateError as error:
+        return f"the former store of queues cannot be read: {error}"
+    finally:
+        store.close()
+    if not counts:
+        return ""
+    named = ", ".join(f"{name} ({count})" for name, count in counts.most_common(NAMED))
+    more = "" if len(counts) <= NAMED else f" and {len(counts) - NAMED} more queues"
+    left = (
+        f"messages are left in {directory}, and are not delivered, since mtl.queue_store is another store now: {named}"
+        f"{more}. Run the broker without queue_store until these queues are empty"
+    )
+    log.warn("durable queues: {left}", left=left)
+    return left
 
 
 def _shared(config: Mtl) -> ISharedQueueStore | None:

@@ -28,10 +28,10 @@ def farm() -> Farm:
     return Farm()
 
 
-def claimed(farm: Farm, member: Member, name: str, lasting: bool = False) -> object:
+def claimed(farm: Farm, member: Member, name: str, lasting: bool = False, shared: bool = False) -> object:
     """The result of a claim."""
     results: list[object] = []
-    member.cluster.claim("space", name, lasting).addCallbacks(results.append, lambda f: results.append(f.value))
+    member.cluster.claim("space", name, lasting, shared).addCallbacks(results.append, lambda f: results.append(f.value))
     farm.until(lambda: results, "the claim")
     return results[0]
 
@@ -650,14 +650,15 @@ def test_a_queue_has_one_owner_until_its_release(farm: Farm) -> None:
 
 def test_a_claim_ends_with_the_lease_and_a_lasting_one_does_not(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
-    assert claimed(farm, a, "passing") == claimed(farm, a, "lasting", True) == QueueClaim("a")
+    assert claimed(farm, a, "passing") == QueueClaim("a")
+    assert claimed(farm, a, "lasting", True) == QueueClaim("a", lasting=True)
     farm.run(0.5)
     lost: list[object] = []
     a.cluster.watch_claims(lambda *change: lost.append(change))
     a.client.disconnect()
     farm.run(13.0)
     assert claimed(farm, b, "passing") == QueueClaim("b")
-    assert claimed(farm, b, "lasting", True) == QueueClaim("a")
+    assert claimed(farm, b, "lasting", True) == QueueClaim("a", lasting=True)
     refused = claimed(farm, a, "another")
     assert isinstance(refused, Refusal)
     assert refused.reason is Reason.UNAVAILABLE
@@ -665,7 +666,23 @@ def test_a_claim_ends_with_the_lease_and_a_lasting_one_does_not(farm: Farm) -> N
     farm.until(lambda: a.is_member, "the return")
     farm.run(0.5)
     assert lost[-1] == ("space", "passing", QueueClaim("b"))
-    assert a.cluster.claim_of("space", "lasting") == QueueClaim("a")
+    assert a.cluster.claim_of("space", "lasting") == QueueClaim("a", lasting=True)
+
+
+def test_claims_follow_the_store(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    assert claimed(farm, a, "jobs", True) == QueueClaim("a", lasting=True)
+    farm.run(0.5)
+    # The messages are in a shared store from now on, and their former owner is there.
+    assert claimed(farm, b, "jobs", False, True) == QueueClaim("a", lasting=True)
+    assert claimed(farm, a, "jobs", False, True) == QueueClaim("a")
+    assert claimed(farm, a, "jobs", True) == QueueClaim("a", lasting=True)
+    a.kill()
+    farm.until(lambda: farm.values("b") == ["b"], "the end of the owner")
+    assert claimed(farm, b, "jobs") == QueueClaim("a", lasting=True)
+    assert claimed(farm, b, "jobs", False, True) == QueueClaim("b")
+    farm.run(0.2)
+    assert b.cluster.claim_of("space", "jobs") == QueueClaim("b")
 
 
 # operators

@@ -90,7 +90,7 @@ class Owners:
                 for changed in tuple(self.watchers):
                     changed(*key, self.claim_of(*key))
 
-    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         if self.name in self.claims.cut:
             return fail(Refusal(Reason.UNAVAILABLE, "etcd cannot be reached"))
         answer: Deferred[QueueClaim] = Deferred()

@@ -84,7 +84,7 @@ class Owners:
         if self.changed is not None:
             self.changed(*queue, self.claim_of(*queue))
 
-    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         if self.name in self._claims.away:
             return fail(Refusal(Reason.UNAVAILABLE, "etcd cannot be reached"))
         queue = (space, name)
