@@ -89,7 +89,7 @@ class OperatorsApi:
         self.endpoints: Sequence[Endpoint] = [
             *daemon_endpoints.health_endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *table_endpoints.verification_endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
-            *table_endpoints.cluster_endpoints(core.cluster.members, sources.farm),
+            *table_endpoints.cluster_endpoints(core.cluster.members, sources.farm, sources.degraded),
             *table_endpoints.table_endpoints(self._views, registry),
             *why.endpoints(registry, clock, self.history, sources.left, core.cluster.members.name),
             *table_endpoints.history_endpoints(registry, self.history),

@@ -19,11 +19,12 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.access.identity import is_local
+from broker.app.cluster_health import ClusterHealth
 from broker.app.core_parts import Core
 from broker.app.embedded_etcd import EmbeddedEtcd
 from broker.app.process import version
 from broker.cluster.cluster import Cluster
-from broker.cluster.etcd.etcd_client import connect
+from broker.cluster.etcd.etcd_client import EtcdClient, connect
 from broker.cluster.etcd.etcd_credentials import TlsFiles
 from broker.cluster.links.link_messages import LinkSettings
 from broker.cluster.links.link_wire import KEY_FILE, kept_key
@@ -125,11 +126,12 @@ class Membership:
         self._host = socket.gethostname()
         self.name = config.effective_name(self._host)
         self._memory = StoredMemory(store, known.cluster, config.farm, self.name, reactor, core.in_thread)
+        tls = TlsFiles(config.ca, config.certificate, config.key, config.passphrase_file)
         self._etcd = connect(
             reactor,
             core.files.run,
             config.urls,
-            TlsFiles(config.ca, config.certificate, config.key, config.passphrase_file),
+            tls,
             config.user or "",
             config.password or "",
         )
@@ -140,6 +142,12 @@ class Membership:
         self._embedded = (
             EmbeddedEtcd(config, state, reactor, core.programs, core.in_thread) if config.embedded else None
         )
+
+        def ask(url: str) -> EtcdClient:
+            """Return a client of one member of etcd."""
+            secure = tls if url.startswith("https:") else None
+            return connect(reactor, core.files.run, (url,), secure, config.user or "", config.password or "")
+
         self.listens = self._links.bind()
         """The address of the listener of links."""
         settings = ClusterSettings(
@@ -154,6 +162,8 @@ class Membership:
         environment = Environment(self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom())
         self._cluster = Cluster(environment, self._fenced)
         self._cluster.linked = self._links.brokers
+        expected = [each.name for each in config.etcd_members]
+        self._health = ClusterHealth(reactor, self._cluster, config.urls, expected, ask)
         counters.include(self._cluster.counts)
         counters.include(self._links.counts)
         self._topics = RemoteTopics(self._links, reactor)
@@ -180,7 +190,7 @@ class Membership:
 
     def views(self) -> Sequence[AnyView]:
         """Return the tables that only a member has."""
-        return [links_view(self._links)]
+        return [links_view(self._links), self._health.view()]
 
     def join_topics(self, space: str, topics: ITopics) -> None:
         """Connect the topics of a virtual host with those of the other brokers."""
@@ -231,6 +241,7 @@ class Membership:
     def open_links(self) -> None:
         """Open the links to the other brokers, once all channels have their receivers."""
         self._links.start(self._cluster)
+        self._health.start()
 
     def describe(self, states: Iterable[Listening], draining: bool) -> None:
         """Publish the endpoints of the open listeners, and that this broker drains."""
@@ -245,6 +256,7 @@ class Membership:
         yield from self._cluster.degradations()
         if self._embedded is not None:
             yield from self._embedded.degradations()
+        yield from self._health.degradations()
         if self._memory.trouble:
             yield NotReady("cluster memory", self._memory.trouble)
 
@@ -264,6 +276,7 @@ class Membership:
         self._topics.stop()
         yield self._links.stop()
         yield self._memory.stop()
+        yield self._health.stop()
         yield self._etcd.close()
         if self._embedded is not None:
             yield self._embedded.stop()

@@ -39,36 +39,44 @@ MEMBERS = [
 
 CLAIMS = [Column("queue"), Column("space"), Column("owner"), Column("endpoint")]
 
+ETCD = [*map(Column, ("endpoint", "state", "since", "version", "size", "used", "reason"))]
+
+ALL = Selection(limit=None)
+"""All rows of a table."""
+
 
 @click.group(invoke_without_command=True)
 @remote
 @click.pass_context
 def cluster(context: click.Context) -> int | None:
-    """Show the brokers of the cluster: links, lag, providers and services of each, owners of durable queues.
+    """Show the brokers of the cluster, the members of etcd and the owners of queues.
 
-    The exit code is 1 if the broker that answers is degraded: it cannot reach etcd, for example.
+    The exit code is 1 if the broker that answers is degraded: it cannot reach etcd, a member of etcd or an expected
+    broker is away, for example.
     """
     if context.invoked_subcommand is not None:
         return None
     session = session_of(context)
 
-    async def ask(client: ApiClient) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    async def ask(client: ApiClient) -> tuple[Mapping[str, Any], Sequence[Any], Sequence[Any]]:
         about = mapping(await client.get("/v1/cluster"))
         if about.get("clustered") is not True:
-            return about, {}
-        return about, await fetch(client, "/v1/views/cluster/claims", Selection(limit=None))
+            return about, [], []
+        claims, etcd = [await fetch(client, f"/v1/views/cluster/{each}", ALL) for each in ("claims", "etcd")]
+        return about, rows(claims), rows(etcd)
 
-    about, claims = session.run(ask)
+    about, owned, etcd = session.run(ask)
     output = session.output
     degraded = rows(about, "degraded")
-    owned = rows(claims) if claims else []
     if not output.for_people:
-        output.json({**about, "queues": owned})
+        output.json({**about, "queues": owned, "etcd": etcd})
     elif about.get("clustered") is not True:
         output.note("this broker runs alone: its configuration has no etcd")
     else:
         output.say(f"{text(about.get('name'))} of the farm {text(about.get('farm'))}", "bold")
         output.rows(rows(about, "members"), MEMBERS)
+        output.say("")
+        output.rows(etcd, ETCD)
         if owned:
             output.say("")
             output.rows(owned, CLAIMS)

@@ -14,7 +14,7 @@ from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
-from broker.core.model import Provider, Verified
+from broker.core.model import NotReady, Provider, Verified
 from broker.operate.broker_tables import member_row, present_providers, shows_provider
 from broker.operate.daemon_endpoints import Obstacle
 from broker.rest.http_endpoint import Call, Endpoint
@@ -342,12 +342,12 @@ class ClusterAbout:
     degraded: list[Obstacle]
 
 
-def cluster_endpoints(members: IMembers, farm: str) -> list[Endpoint]:
-    """Return the endpoint. ``farm`` is the name of the cluster."""
+def cluster_endpoints(members: IMembers, farm: str, degraded: Callable[[], Iterable[NotReady]]) -> list[Endpoint]:
+    """Return the endpoint. ``farm`` is the name of the cluster; ``degraded`` returns the reasons of this broker."""
 
     def cluster(call: Call) -> Response:
         rows = [dict(member_row(each)) for each in members.health()]
-        degradations = [Obstacle(each.what, each.reason) for each in members.degradations()]
+        degradations = [Obstacle(each.what, each.reason) for each in degraded()]
         name = farm if members.clustered else ""
         return answer(ClusterAbout(members.clustered, members.name, name, rows, degradations))
 

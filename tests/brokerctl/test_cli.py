@@ -182,6 +182,8 @@ def test_the_cluster_is_shown_with_its_members_and_owners(server: Server) -> Non
     server.answer("/v1/cluster", about)
     claim = {"queue": "jobs", "space": "/", "owner": "b", "endpoint": "tcp://h:1"}
     server.answer("/v1/views/cluster/claims", page(claim))
+    etcd = {"endpoint": "http://e:2379", "state": "away", "since": 3, "reason": "refused"}
+    server.answer("/v1/views/cluster/etcd", page(etcd))
     result = ctl("--url", server.url, "cluster")
     assert result.exit_code == 0
     assert [line.split() for line in result.stdout.splitlines()] == [
@@ -189,6 +191,9 @@ def test_the_cluster_is_shown_with_its_members_and_owners(server: Server) -> Non
         ["MEMBER", "HERE", "LINKED", "DRAINING", "LAG", "MS", "PROVIDERS", "SERVICES"],
         ["a", "yes", "no", "no", "12.3", "3", "4"],
         ["b", "no", "yes", "yes", "-", "0", "0"],
+        [],
+        ["ENDPOINT", "STATE", "SINCE", "REASON"],
+        ["http://e:2379", "away", "3", "refused"],
         [],
         ["QUEUE", "SPACE", "OWNER", "ENDPOINT"],
         ["jobs", "/", "b", "tcp://h:1"],
@@ -201,6 +206,7 @@ def test_a_degraded_member_fails_the_command(server: Server) -> None:
     about = {"clustered": True, "name": "a", "farm": "default", "members": MEMBERS, "degraded": reasons}
     server.answer("/v1/cluster", about)
     server.answer("/v1/views/cluster/claims", page())
+    server.answer("/v1/views/cluster/etcd", page())
     result = ctl("--url", server.url, "cluster")
     assert result.exit_code == 1
     assert result.stdout.endswith("degraded: cluster: etcd is away\n")

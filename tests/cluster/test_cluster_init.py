@@ -94,6 +94,12 @@ class Farm:
         status, answer = self.call(name, "GET", f"/v1/services/{service}")
         return [each["hostport"] for each in answer["services"]] if status == 200 else []
 
+    def reasons(self, name: str) -> set[str]:
+        """The parts that are away, of the reasons for which a broker is degraded."""
+        status, answer = self.call(name, "GET", "/readyz", user="admin")
+        text = str(answer["degraded"]) if status == 200 else ""
+        return set(re.findall(r"[\w.:-]+ is (?:missing|away)", text.replace("https://", "")))
+
     def ctl(self, name: str) -> tuple[int, Any]:
         """Exit code and members of the printed `brokerctl cluster`."""
         secret = self.directory / "password"
@@ -141,6 +147,11 @@ def test_three_machines_as_printed(farm: Farm, tmp_path: Path) -> None:
     farm.stop("broker-a", signal.SIGKILL)
     assert farm.call("broker-b", "PUT", "/v1/services/shop/1", {"hostport": "10.0.0.2:80", "ttl": 600})[0] == 201
     until(lambda: farm.found("broker-c", "shop") == ["10.0.0.2:80"], "broker-c finds")
+    # The others name what is missing, and what it takes away.
+    address = farm.hosts["broker-a"].address
+    until(lambda: farm.ctl("broker-b")[0] == 1, "broker-b is degraded")
+    missing = {"broker-a is missing", f"{address}:2379 is away"}
+    until(lambda: missing <= farm.reasons("broker-b"), "the reasons are named")
     farm.start("broker-a")
     until(lambda: farm.found("broker-a", "shop") == ["10.0.0.2:80"], "broker-a finds again")
     until(lambda: farm.ctl("broker-a") == (0, list(NAMES)), "all is well")

@@ -64,7 +64,7 @@ class Directors(LinksRig):
             link.opened("context-inn", link is server.links[0], -1, -1, False)
             link.entered("context-inn", "user-joe-1")
         # The links of the first one end; the other two agree on one of them.
-        self.table.set("a", None)
+        await a.links.stop()
         await until(lambda: [each.decider for each in (second, third)] == ["b", "b"])
         server.heard.clear()
         granted = await self.ask(third, "context-inn", "user-ann")

@@ -59,7 +59,7 @@ def test_a_broker_that_runs_alone_has_none_of_these_views_and_metrics() -> None:
 
 def test_the_endpoint_describes_the_cluster_and_its_troubles() -> None:
     members = two()
-    site = Site(table_endpoints.cluster_endpoints(members, "default"))
+    site = Site(table_endpoints.cluster_endpoints(members, "default", members.degradations))
     about = {"clustered": True, "name": "a", "farm": "default", "members": [A, B], "degraded": []}
     assert site.get("/v1/cluster") == about
     members.degraded.append(NotReady("cluster", "etcd is away"))
@@ -68,7 +68,7 @@ def test_the_endpoint_describes_the_cluster_and_its_troubles() -> None:
 
 def test_the_endpoint_of_a_broker_that_runs_alone_is_empty() -> None:
     empty = {"clustered": False, "name": "", "farm": "", "members": [], "degraded": []}
-    assert Site(table_endpoints.cluster_endpoints(SINGLE, "default")).get("/v1/cluster") == empty
+    assert Site(table_endpoints.cluster_endpoints(SINGLE, "default", SINGLE.degradations)).get("/v1/cluster") == empty
 
 
 def test_the_metrics_have_a_sample_for_each_member() -> None:
