@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from OpenSSL import SSL
-from OpenSSL.crypto import X509
 
 from broker import small_file
+
+# Imported by what reads a file: these take a tenth of the time of a start, and most brokers have no certificate.
+if TYPE_CHECKING:
+    from cryptography import x509
+    from OpenSSL import SSL
 
 MAX_PEM = 1024 * 1024
 """Bytes of a PEM file: the authorities of a whole system are 250 kB."""
@@ -93,6 +93,9 @@ def read(path: str, most: int = MAX_PEM) -> bytes:
 
 def certificates(path: str) -> Sequence[x509.Certificate]:
     """Return the certificates in a file, at least one."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     data = read(path)
     try:
         found = x509.load_pem_x509_certificates(data)
@@ -105,6 +108,9 @@ def certificates(path: str) -> Sequence[x509.Certificate]:
 
 def private_key(path: str, data: bytes, passphrase_file: str | None = None) -> Any:
     """Return the private key in the content of a file, as an object of cryptography."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     passphrase = None if passphrase_file is None else _passphrase(passphrase_file)
     try:
         return load_pem_private_key(data, passphrase)
@@ -144,6 +150,9 @@ def chain_and_key(
 
 def revocation_list(path: str) -> x509.CertificateRevocationList:
     """Return the revocation list in a file."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+
     data = read(path)
     try:
         return x509.load_pem_x509_crl(data)
@@ -158,6 +167,8 @@ def expiry(chain: Sequence[x509.Certificate]) -> float:
 
 def trust(context: Any, authorities: Sequence[x509.Certificate]) -> None:
     """Have an OpenSSL context verify the certificates of peers against authorities."""
+    from OpenSSL.crypto import X509
+
     store = context.get_cert_store()
     for each in authorities:
         store.add_cert(X509.from_cryptography(each))
@@ -165,6 +176,8 @@ def trust(context: Any, authorities: Sequence[x509.Certificate]) -> None:
 
 def context() -> SSL.Context:
     """Return the settings of either end of TLS: its versions and suites."""
+    from OpenSSL import SSL
+
     made = SSL.Context(SSL.TLS_METHOD)
     made.set_min_proto_version(SSL.TLS1_2_VERSION)
     made.set_cipher_list(CIPHERS)
@@ -187,5 +200,7 @@ def _passphrase(path: str) -> bytes:
 
 
 def _der(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
     encoded: bytes = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return encoded

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import attrs
-from cryptography import x509
 
 from broker import pem
 from broker.access.identity import is_address, is_local
@@ -373,12 +372,14 @@ class Cluster(Settings):
 
 
 def _certificate_warnings(path: str) -> Iterator[str]:
+    from cryptography.x509.oid import NameOID
+
     yield from key_checks.expiring("cluster.certificate", path, time.time())
     try:
         subject = pem.certificates(path)[0].subject
     except ValueError:
         return
-    if subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME):
+    if subject.get_attributes_for_oid(NameOID.COMMON_NAME):
         yield f"cluster.certificate: {path} has a CN, and etcd refuses such clients of its gateway"
 
 

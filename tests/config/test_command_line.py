@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -140,3 +142,13 @@ def test_the_version_is_the_brokers_and_says_what_it_runs_on(capsys: pytest.Capt
     for name in ("Twisted", "msgspec", "pyzmq"):
         assert f", {name} {metadata.version(name)}, " in line
     assert ", libzmq " in line
+
+
+def test_a_check_without_certificates_imports_no_cryptography() -> None:
+    """It would be a tenth of the time of a start."""
+    code = (
+        "import sys; from broker.tap import Options; options = Options();"
+        "options.parseOptions([]);"
+        "print(sorted({'cryptography', 'OpenSSL', 'twisted.internet.reactor'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
