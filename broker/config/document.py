@@ -148,11 +148,15 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
     )
 
 
-def span(told: Key) -> str:
+def span(declaration: Key) -> str:
     """Return the range of a number, with its unit, as a text."""
-    assert told.within is not None
-    least, most = (_number(bound, told.unit) for bound in told.within)
-    return f"from {least}" if most == "inf" else f"{least} to {most}{f' {told.unit}' if told.unit == 's' else ''}"
+    assert declaration.within is not None
+    least, most = (_number(bound, declaration.unit) for bound in declaration.within)
+    return (
+        f"from {least}"
+        if most == "inf"
+        else f"{least} to {most}{f' {declaration.unit}' if declaration.unit == 's' else ''}"
+    )
 
 
 def _number(bound: float, unit: str) -> str:

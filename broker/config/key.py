@@ -99,8 +99,8 @@ def key(
     example: Any = None,
 ) -> T:
     """Declare a key; `Key` has the meaning of the parameters."""
-    told = Key(doc, unit, within, check, reload, replaceable, secret, path, holds, reader, example)
-    field: Any = attrs.field(default=default, repr=not secret, metadata={_DECLARATION: told})
+    declaration = Key(doc, unit, within, check, reload, replaceable, secret, path, holds, reader, example)
+    field: Any = attrs.field(default=default, repr=not secret, metadata={_DECLARATION: declaration})
     return field  # type: ignore[no-any-return]
 
 
@@ -122,9 +122,14 @@ _KNOWN: dict[type, tuple[Declared, ...]] = {}
 def _declared(field: attrs.Attribute[Any], type_: Any) -> Declared:
     inner = get_args(type_)[0] if get_origin(type_) is tuple else type_
     kind = inner if isinstance(inner, type) and attrs.has(inner) else None
-    told = field.metadata.get(_DECLARATION) or Key()
+    declaration = field.metadata.get(_DECLARATION) or Key()
     return Declared(
-        field.name, type_, field.default, told, kind if inner is not type_ else None, kind if inner is type_ else None
+        field.name,
+        type_,
+        field.default,
+        declaration,
+        kind if inner is not type_ else None,
+        kind if inner is type_ else None,
     )
 
 
@@ -143,20 +148,20 @@ def problems(here: str, values: attrs.AttrsInstance) -> Iterator[Problem]:
         yield from (problem for problem in together(here) if not wrong.intersection((problem.key, problem.other)))
 
 
-def _single(here: str, value: Any, told: Declared) -> Iterator[Problem]:
-    if told.entry is not None:
+def _single(here: str, value: Any, declared_key: Declared) -> Iterator[Problem]:
+    if declared_key.entry is not None:
         for index, entry in enumerate(value):
             yield from problems(f"{here}[{index}]", entry)
-    elif told.table is not None:
+    elif declared_key.table is not None:
         yield from problems(here, value)
     if value is None:
         return
-    if told.key.within is not None:
-        yield from key_checks.in_range(here, value, *told.key.within)
-    if told.key.path:
+    if declared_key.key.within is not None:
+        yield from key_checks.in_range(here, value, *declared_key.key.within)
+    if declared_key.key.path:
         yield from key_checks.path(here, value)
-    if told.key.check is not None:
-        yield from told.key.check(here, value)
+    if declared_key.key.check is not None:
+        yield from declared_key.key.check(here, value)
 
 
 def read(here: str, values: A, named: files.Named) -> A:

@@ -100,9 +100,15 @@ class _Table:
 
     @classmethod
     def of(cls, schema: Schema) -> _Table:
-        found = [(f"{each.name}.{told.name}", told) for each in schema.sections for told in declared(each.values)]
-        named = frozenset(key for key, told in found if told.entry is not None and is_named(told.entry))
-        replaceable = {key: told.key.replaceable for key, told in found if told.key.replaceable}
+        found = [
+            (f"{each.name}.{declared_key.name}", declared_key)
+            for each in schema.sections
+            for declared_key in declared(each.values)
+        ]
+        named = frozenset(
+            key for key, declared_key in found if declared_key.entry is not None and is_named(declared_key.entry)
+        )
+        replaceable = {key: declared_key.key.replaceable for key, declared_key in found if declared_key.key.replaceable}
         return cls(pattern_of(reloadable(schema)), replaceable, named)
 
     def reloadable(self, key: str) -> bool:

@@ -179,13 +179,13 @@ class JournalFeed:
         self._waiting: dict[int, None] = {}
         """Providers with a waiting report."""
         self._coalesced = 0
-        told = {
+        callbacks = {
             Kind.OFFERED: self._offered,
             Kind.AMENDED: self._amended,
             Kind.WITHDRAWN: self._withdrawn,
             Kind.LEFT: self._left,
         }
-        self._watches = [registry.watch(tell, (kind,), own=True) for kind, tell in told.items()]
+        self._watches = [registry.watch(tell, (kind,), own=True) for kind, tell in callbacks.items()]
         self._watches.append(registry.watch_loads(self._loaded, own=True))
         self._watches.append(registry.watch_beats(self._beat))
 

@@ -190,8 +190,8 @@ class UdpSocket:
 
     def _read_counting(self, opened: socket.socket, count: int) -> None:
         """Read up to ``count`` datagrams, and take the kernel's drop counter from the first."""
-        data, told, _, source = opened.recvmsg(self._longest + 1, socket.CMSG_SPACE(_DROPS))
-        for level, kind, value in told:
+        data, ancillary, _, source = opened.recvmsg(self._longest + 1, socket.CMSG_SPACE(_DROPS))
+        for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and self._dropped is not None:
                 drops = int.from_bytes(value, sys.byteorder)
                 by = risen(self._told, drops)

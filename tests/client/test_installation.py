@@ -73,7 +73,7 @@ def names_of(wheel: Path) -> set[str]:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a virtual environment with the wheel and its base dependencies, as pip would install them."""
     folder = tmp_path_factory.mktemp("installed")
-    wheel_of_the_checkout(folder, "false")
+    wheel_of_the_checkout(folder)
     [wheel] = folder.glob("elkobroker-*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=PATIENCE)
     [library] = (folder / "venv" / "lib").glob("python*/site-packages")

@@ -103,7 +103,7 @@ def service_descriptor(service: Service, check: Check | None = None) -> ServiceD
 
 def load_descriptor(load: Load) -> LoadDescriptor:
     """Return the descriptor of a load."""
-    told = load.details or NO_DETAILS
+    details = load.details or NO_DETAILS
     return LoadDescriptor(
-        load.label, load.load, load.provider, told.requests, told.errors, told.in_flight, told.latency_ms
+        load.label, load.load, load.provider, details.requests, details.errors, details.in_flight, details.latency_ms
     )

@@ -107,16 +107,16 @@ class RegistryTopics:
     def _load_changed(self, change: Change) -> None:
         load = change.subject
         assert isinstance(load, Load)
-        told = load.details or NO_DETAILS
+        details = load.details or NO_DETAILS
         notice = LoadChange(
             change.revision,
             load.provider,
             load.label,
             load.load,
-            told.requests,
-            told.errors,
-            told.in_flight,
-            told.latency_ms,
+            details.requests,
+            details.errors,
+            details.in_flight,
+            details.latency_ms,
         )
         self._publish(LOAD_TOPIC, notice, self._registry.services_of(load.provider))
 

@@ -45,16 +45,16 @@ def _hosts(here: str, hosts: tuple[str, ...]) -> Iterator[Problem]:
 
 def _data_endpoint(here: str, where: str) -> Iterator[Problem]:
     try:
-        told = zmq_endpoint.parse_zmq(where)
+        parsed = zmq_endpoint.parse_zmq(where)
     except BadEndpoint as error:
         # Clients may need a host name, which is no address to bind to.
         if not where.startswith("tcp://") or not where.isprintable():
             yield Problem(here, str(error))
     else:
-        if told.kind == "systemd":
+        if parsed.kind == "systemd":
             yield Problem(here, "is an endpoint for clients: it must begin with tcp:// or ipc://")
-        elif told.wildcard or told.port == 0:
-            yield Problem(here, f"{told.where} is no address that a client can reach")
+        elif parsed.wildcard or parsed.port == 0:
+            yield Problem(here, f"{parsed.where} is no address that a client can reach")
 
 
 def split_password(url: str) -> tuple[str, str | None]:

@@ -517,12 +517,16 @@ class Catalogue:
         """Offer a service in the registry, which refuses a service that was permitted here only if it is full."""
         self._registry.offer([self._service(entry)], self._rights)
 
-    def _report(self, entry: ServiceEntry, told: Details, counted: bool = False) -> None:
+    def _report(self, entry: ServiceEntry, details: Details, counted: bool = False) -> None:
         """Report the load of a registration or an update, if it has one, with its details unless they are
         ``counted`` already."""
-        if told.load is not None:
-            about = None if counted else load_details(told.requests, told.errors, told.in_flight, told.latency_ms)
-            self._registry.load(entry.provider, told.load, about)
+        if details.load is not None:
+            about = (
+                None
+                if counted
+                else load_details(details.requests, details.errors, details.in_flight, details.latency_ms)
+            )
+            self._registry.load(entry.provider, details.load, about)
 
     def _amend(self, entry: ServiceEntry) -> None:
         """Amend a service in the registry after a change of its info or contract."""

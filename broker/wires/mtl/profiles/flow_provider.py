@@ -109,8 +109,8 @@ def read_service(body: Part, name: str) -> Service:
 
 def read_load(body: Part) -> tuple[float, LoadDetails | None]:
     """Return the load that a body reports, and the details. Raises `Refusal`."""
-    told = _decoded(_read_load, body, 'a load is reported by {"load": NUMBER}')
-    return checked_load(told.load), load_details(told.requests, told.errors, told.in_flight, told.latency_ms)
+    report = _decoded(_read_load, body, 'a load is reported by {"load": NUMBER}')
+    return checked_load(report.load), load_details(report.requests, report.errors, report.in_flight, report.latency_ms)
 
 
 def _decoded(read: Callable[[bytes], T], body: Part, wrong: str) -> T:

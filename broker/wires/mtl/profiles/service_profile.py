@@ -439,5 +439,5 @@ def _service(resource: str) -> str:
 
 def _by(user: str, properties: bytes, *unwanted: str) -> bytes:
     """Return properties to pass on: with the ``user-id`` of that user, and without the unwanted ones."""
-    told = field_table.without_members(properties, "user-id", *unwanted)
-    return field_table.with_members(told, {"user-id": user}) if user else told
+    shown = field_table.without_members(properties, "user-id", *unwanted)
+    return field_table.with_members(shown, {"user-id": user}) if user else shown

@@ -276,14 +276,14 @@ class TopicProfile:
 
     def _learn(self, user: str, resource: str, properties: bytes) -> TopicProperties:
         """Encode the properties of a writer for readers, and cache them."""
-        told = field_table.without_members(properties, "user-id", "retained")
+        shown = field_table.without_members(properties, "user-id", "retained")
         if user:
-            told = field_table.with_members(told, {"user-id": user})
+            shown = field_table.with_members(shown, {"user-id": user})
         learned = TopicProperties(_headers(field_table.decode(properties)))
-        learned.tail = data_messages.make_tail(resource, told)
+        learned.tail = data_messages.make_tail(resource, shown)
         learned.kept = None
         if field_table.members(properties, "retain").get("retain") is True:
-            learned.kept = data_messages.make_tail(resource, field_table.with_members(told, {"retained": True}))
+            learned.kept = data_messages.make_tail(resource, field_table.with_members(shown, {"retained": True}))
         if len(learned.tail) <= MAX_KNOWN_SIZE:
             if len(self._known) >= self._bounds.known:
                 self._known.clear()
@@ -303,8 +303,8 @@ class TopicProfile:
             subscribers = self._paid(subscribers, topic.decode())
             if not subscribers:
                 return
-        told = headers.tail if isinstance(headers, PublishedHeaders) else b""
-        tail = told or _tail(topic, headers)
+        shown = headers.tail if isinstance(headers, PublishedHeaders) else b""
+        tail = shown or _tail(topic, headers)
         self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(body))
 
     def _paid(self, subscribers: Collection[ProfileReader], topic: str) -> Collection[ProfileReader]:

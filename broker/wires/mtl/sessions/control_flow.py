@@ -541,5 +541,5 @@ class ControlFlow:
         grant = Grant(principal, side, profile, asked.resources, confirm, window)
         token = self._data_leases.issue(grant, session)
         port = self._access.data_port()
-        told = window if side is Side.READER and confirm is ConfirmMode.FULL else None
-        return wire.data_lease(port, token, told, self._config.data_endpoint, profile.granted(grant))
+        shown_window = window if side is Side.READER and confirm is ConfirmMode.FULL else None
+        return wire.data_lease(port, token, shown_window, self._config.data_endpoint, profile.granted(grant))
