@@ -103,7 +103,9 @@ class OperatorsApi:
             *metrics.endpoints(
                 (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._process), self._plan
             ),
-            *daemon_endpoints.identity_endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
+            *daemon_endpoints.identity_endpoints(
+                sources.access, LISTENER, shown.version, sources.endpoints, core.cluster.members
+            ),
         ]
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ import attrs
 from msgspec import Meta
 
 from broker.access.principal import OPERATIONS, Access
+from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.interfaces import IRegistry
 from broker.core.model import NotReady
 from broker.rest import openapi
@@ -155,23 +156,32 @@ errors are problem details (RFC 9457)."""
 @attrs.frozen
 class WhoAmI:
     """The user of the request: its name (empty for the anonymous one), the means by which it is known, and the
-    operations that it may do. ``users`` is true if a users file is configured."""
+    operations that it may do. ``users`` is true if a users file is configured. ``servers`` are the URLs of the HTTP
+    listeners of all brokers of the cluster that other machines reach, this one first; empty without a cluster."""
 
     name: str
     method: str
     operations: list[str]
     users: bool
+    servers: list[str]
 
 
 def identity_endpoints(
-    access: Access, listener: str, version: str, all: Callable[[], Sequence[Endpoint]]
+    access: Access, listener: str, version: str, all: Callable[[], Sequence[Endpoint]], members: IMembers
 ) -> list[Endpoint]:
     """Return the endpoints. ``listener`` is the title that rights name, ``all`` returns all endpoints."""
+
+    def servers(secure: bool) -> list[str]:
+        # All brokers of a cluster have TLS, or none has: the members publish addresses only.
+        scheme = "https" if secure else "http"
+        present = sorted(members.members(), key=lambda each: each.name != members.name)
+        places = [each.listeners[listener].removeprefix("tcp://") for each in present if listener in each.listeners]
+        return [f"{scheme}://{place}" for place in places]
 
     def whoami(call: Call) -> Response:
         user = call.principal
         operations = [operation for operation in OPERATIONS if access.allows(user, listener, operation)]
-        return answer(WhoAmI(user.name, user.method.value, operations, access.users))
+        return answer(WhoAmI(user.name, user.method.value, operations, access.users, servers(call.request.secure)))
 
     def document(call: Call) -> Response:
         return answer(openapi.document(all(), TITLE, version, ABOUT))

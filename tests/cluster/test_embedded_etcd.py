@@ -88,6 +88,9 @@ def test_three_brokers_are_a_cluster_without_another_program(machines: Machines)
         broker.wait_for("console on")
     for name in "abc":
         machines.sees(name, "a", "b", "c")
+    # Clients get the list of all brokers from each, that one first.
+    servers = [f"http://127.0.0.1:{broker.http_port()}" for broker in (a, b, c)]
+    until(lambda: b.get("/v1/whoami")["servers"] == [servers[1], servers[0], servers[2]], "b lists the brokers")
     a.offer("bank", "10.0.0.1:80")
     until(lambda: c.found("bank") == ["10.0.0.1:80"], "the service is found at c")
     # One of them is killed with its member. The other two go on; the next start replaces the member that is left.

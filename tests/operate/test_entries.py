@@ -9,6 +9,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from broker.access.rights import AnonymousAccess
+from broker.core.cluster.cluster_interfaces import SINGLE
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
 from broker.operate import daemon_endpoints, table_endpoints, why
@@ -212,15 +213,15 @@ def test_the_state_of_registry_and_journal_is_shown(farm: Entries) -> None:
 
 
 def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
-    site = Site(daemon_endpoints.identity_endpoints(AnonymousAccess(), "http", "1", list))
+    site = Site(daemon_endpoints.identity_endpoints(AnonymousAccess(), "http", "1", list, SINGLE))
     about = site.get("/v1/whoami")
-    assert (about["name"], about["method"], about["users"]) == ("bob", "none", False)
+    assert (about["name"], about["method"], about["users"], about["servers"]) == ("bob", "none", False, [])
     assert "admin.shutdown" in about["operations"]
 
 
 def test_the_document_is_valid(farm: Entries) -> None:
     endpoints = why.endpoints(farm.registry, farm.clock, farm.history, lambda provider: None)
-    document = Site(daemon_endpoints.identity_endpoints(AnonymousAccess(), "http", "1", lambda: endpoints)).get(
+    document = Site(daemon_endpoints.identity_endpoints(AnonymousAccess(), "http", "1", lambda: endpoints, SINGLE)).get(
         "/openapi.json"
     )
     validate(document)
