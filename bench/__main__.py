@@ -16,6 +16,7 @@ MODULES = (
     "dns",
     "http",
     "scale",
+    "stalls",
     "journal",
     "links",
     "cluster",

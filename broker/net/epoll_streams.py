@@ -9,7 +9,7 @@ Rules:
   ``numberAccepts`` of a listening port, and `IReactorFDSet`.
 - Semantics match the reactor: readiness is level-triggered, a descriptor is read before it is written, and an exception
   from a method is logged and ends that connection alone.
-- Ends of connections have a part of each turn (`EndBudget`); those beyond it wait in the set, and are not reset.
+- Ends of connections have a part of each turn (`EndBudget`); those beyond it wait, and are not reset.
 - A descriptor about to be closed is not removed from the set: the kernel removes it, which saves a system call.
 """
 
@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from socket import SHUT_RDWR, SO_LINGER, SOL_SOCKET
 from typing import Any, Protocol
 
@@ -48,10 +49,6 @@ _DONE, _LOST = Failure(ConnectionDone()), Failure(ConnectionLost())
 _RESET = struct.pack("ii", 1, 0)
 """Value of SO_LINGER with which a close resets the connection."""
 
-EVENTS = 512
-"""Descriptors served in one turn: at some 40 µs each, less than the 50 ms within which every peer is to be answered.
-The kernel queues a served descriptor behind the waiting ones, so that all of them have turns."""
-
 ACCEPTS = 20
 """Connections of one port that are accepted in one turn of the reactor."""
 
@@ -62,7 +59,7 @@ accept takes some 100 µs, and up to twice that over TLS, or where another peer 
 BATCH = 4
 """Accepts between two readings of the CPU time. A port accepts as many in each turn in any case."""
 
-END_SECONDS = 0.005
+END_SECONDS = 0.003
 """CPU time in seconds of one turn for the ends of connections, of which the last may take longer: an end withdraws all
 that its peer has offered, some 20 µs for each service. When a thousand servers vanish, others are still answered."""
 
@@ -216,28 +213,19 @@ class AcceptBudget:
 
 
 class EndBudget:
-    """The CPU time for ends of connections in one turn, `END_SECONDS`.
-
-    Connections whose end is not handled yet stay in the epoll set, unchanged. If they may hide others, since a turn
-    has no more than a part of all ready descriptors, no further end is handled until all descriptors had their turn.
-    ``cpu`` returns the CPU time of the thread in seconds.
-    """
+    """The CPU time for ends of connections in one turn, `END_SECONDS`. ``cpu`` returns that of the thread, in
+    seconds."""
 
     def __init__(self, cpu: Callable[[], float]) -> None:
         self._cpu = cpu
         self._spent = 0.0
-        self._unseen = 0
-        """Descriptors that have a turn before the next end."""
         self.open = True
         """True while ends may be handled."""
 
-    def next_turn(self, ready: int, members: int) -> None:
-        """Begin a turn, in which so many of all members are ready."""
-        if not self.open:
-            self._unseen -= ready
-            self.open = self._unseen <= 0 or ready < EVENTS
+    def next_turn(self) -> None:
+        """Begin a turn."""
         self._spent = 0.0
-        self._unseen = members if self.open else self._unseen
+        self.open = True
 
     def handle(self, end: Callable[[], object]) -> None:
         """Handle an end."""
@@ -284,6 +272,9 @@ class Streams:
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
         """Registered events by descriptor: EPOLLIN, EPOLLOUT or both."""
+        self._waiting: dict[int, None] = {}
+        """Descriptors of connections whose ends wait for a turn, in order. They are out of the epoll set meanwhile,
+        where they would be in the way of others."""
         self._dispatching = False
         self._at_end: list[Callable[[], object]] = []
         self.callLater = call_later
@@ -298,8 +289,8 @@ class Streams:
         self._dispatching = True
         self.accepts.next_turn()
         members, registered, ends = self._members, self._events, self.ends
-        ends.next_turn(len(ready), len(members))
-        for fd, event in ready:
+        ends.next_turn()
+        for fd, event in chain(self._ended(), ready) if self._waiting else ready:
             member = members.get(fd)
             if member is None:
                 if not other(fd, event):
@@ -307,6 +298,8 @@ class Streams:
                         self._epoll.unregister(fd)
                 continue
             if event & ENDED and not ends.open:
+                self._epoll.unregister(fd)
+                self._waiting[fd] = None
                 continue
             try:
                 why = None
@@ -321,6 +314,8 @@ class Streams:
             except Exception as error:
                 self._failed(member, error)
         self._dispatching = False
+        if self._waiting:
+            self.callLater(0, _next_turn)
         if self._at_end:
             calls, self._at_end = self._at_end, []
             for call in calls:
@@ -378,7 +373,8 @@ class Streams:
             self._members[fd] = _Accepting(member, self.accepts) if isinstance(member, tcp.Port) else member
             self._events[fd] = event
         elif not events & event:
-            self._epoll.modify(fd, _mask(events | event))
+            if fd not in self._waiting:
+                self._epoll.modify(fd, _mask(events | event))
             self._events[fd] = events | event
 
     def _remove(self, member: Any, event: int) -> None:
@@ -386,16 +382,28 @@ class Streams:
         events = self._events.get(fd)
         if events is None or not events & event:
             return
+        waiting = fd in self._waiting
         if events & ~event:
-            self._epoll.modify(fd, _mask(events & ~event))
+            if not waiting:
+                self._epoll.modify(fd, _mask(events & ~event))
             self._events[fd] = events & ~event
         else:
-            self._epoll.unregister(fd)
+            if not waiting:
+                self._epoll.unregister(fd)
             self._leave(fd)
 
     def _leave(self, fd: int) -> None:
         if self._members.pop(fd, None) is not None:
             del self._events[fd]
+            self._waiting.pop(fd, None)
+
+    def _ended(self) -> Iterator[tuple[int, int]]:
+        """Put connections whose ends wait back into the set, and yield them with their events, as time permits."""
+        while self._waiting and self.ends.open:
+            fd = next(iter(self._waiting))
+            del self._waiting[fd]
+            self._epoll.register(fd, _mask(self._events[fd]))
+            yield fd, EPOLLIN | EPOLLRDHUP
 
     def _disconnect(self, member: Any, why: Any, reading: bool) -> None:
         """Disconnect a member for the reason that its method returned, as the reactor does."""
@@ -413,6 +421,10 @@ class Streams:
             member.connectionLost(Failure(error))
         except Exception:
             self.log.failure("a connection failed while it was closed")
+
+
+def _next_turn() -> None:
+    """Do nothing: the call ends the wait of the reactor."""
 
 
 def _mask(events: int) -> int:

@@ -15,9 +15,8 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol, connecti
 from twisted.python.failure import Failure
 
 from broker.config import endpoint
-from broker.net.epoll_streams import EVENTS
 from broker.net.listeners import listen
-from broker.net.reactor import Reactor
+from broker.net.reactor import EVENTS, Reactor
 from broker.net.silent_hosts import KEEPALIVE_IDLE, USER_TIMEOUT
 from tests.net.reactors import close
 from tests.patience import PATIENCE
