@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -132,6 +133,52 @@ class Serving(TestCase):
             last = worker.run(done.append, number)
         await last
         assert done == list(range(50))
+
+    async def test_the_exception_of_a_function_is_the_result(self) -> None:
+        worker = Worker(reactor, "test")
+        worker.start()
+        self.addCleanup(worker.stop)
+        for error in (ZeroDivisionError, KeyboardInterrupt):
+
+            def fail(error: type[BaseException] = error) -> None:
+                raise error
+
+            with pytest.raises(error):
+                await worker.run(fail)
+        assert await worker.run(dict, a=1) == {"a": 1}
+
+    async def test_calls_wait_for_the_start_and_have_as_many_threads_as_they_need(self) -> None:
+        worker = Worker(reactor, "test", threads=3)
+        met = threading.Barrier(3, timeout=PATIENCE)
+        early = [worker.run(met.wait) for _ in range(2)]
+        worker.start()
+        self.addCleanup(worker.stop)
+        for each in (*early, worker.run(met.wait)):
+            await each
+        names = {await worker.run(lambda: threading.current_thread().name) for _ in range(9)}
+        assert names <= {"test-0", "test-1", "test-2"}
+
+    def test_the_end_waits_for_the_calls_that_were_made_and_makes_no_others(self) -> None:
+        worker = Worker(reactor, "test")
+        worker.start()
+        done: list[int] = []
+        for number in range(5):
+            worker.run(done.append, number)
+        worker.stop()
+        assert done == list(range(5))
+        worker.run(done.append, 5)
+        worker.stop()
+        assert done == list(range(5))
+        assert not [each for each in threading.enumerate() if each.name.startswith("test-")]
+
+    def test_the_end_is_not_delayed_by_a_call_beyond_the_patience(self) -> None:
+        worker = Worker(reactor, "test", patience=0.01)
+        worker.start()
+        hanging = threading.Event()
+        self.addCleanup(hanging.set)
+        worker.run(hanging.wait)
+        worker.stop()
+        assert not hanging.is_set()
 
     async def test_a_timed_thread_calls_functions_while_the_thread_of_the_reactor_is_busy(self) -> None:
         timed = TimedThread(reactor, "test")
