@@ -65,7 +65,7 @@ def test_a_path_that_cannot_be_published_is_said_before_the_work(
     assert f"with {part} in its path: name another one" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--journal", "--out"])
+@pytest.mark.parametrize("option", ["--journal", "--out", "--work"])
 @pytest.mark.parametrize(
     "uri", ["s3a://bucket/journal", "hdfs://h/a", "file://other/a", "file://", "file:///a?b", "://x"]
 )
