@@ -27,6 +27,7 @@ OUTSIDE = {
     "broker/access/editing.py": "changes of the users file by commands",
     "broker/access/users_file.py": "changes of the users file by commands",
     "broker/app/process.py": "--check-ports",
+    "broker/config/cluster_settings.py": "the warnings of a configuration, which are made where it is read",
     "broker/config/load.py": "--example",
     "broker/curve_keys.py": "keys, which brokerkeys reads",
     "broker/tap.py": "the command line",
