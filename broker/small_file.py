@@ -94,3 +94,20 @@ def replace(path: str, data: bytes) -> None:
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
     os.replace(temporary, path)
+
+
+# Rotation of files that are written at their end: those of the log and of the audit log.
+
+
+@blocking
+def rotate(path: str, kept: int) -> None:
+    """Rename a file to ``PATH.1``, that one to ``PATH.2`` and so on; the last of ``kept`` is replaced. Raises OSError.
+
+    With a ``kept`` of 0 the file is removed.
+    """
+    for number in range(kept, 0, -1):
+        source = path if number == 1 else f"{path}.{number - 1}"
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(source, f"{path}.{number}")
+    if not kept:
+        os.unlink(path)

@@ -24,7 +24,7 @@ from typing import IO, Protocol
 
 from twisted.logger import Logger
 
-from broker.rotation import rotate
+from broker.small_file import rotate
 
 MAX_QUEUED = 2 * 1024 * 1024
 """Bytes or characters of the lines that wait to be written: some 20,000 lines, which is the output of some seconds on

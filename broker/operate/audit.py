@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 
 from broker.access.principal import Act
 from broker.blocking import blocking
-from broker.rotation import rotate
+from broker.small_file import rotate
 from broker.wall_clock import wall
 
 FILE = "audit.jsonl"
