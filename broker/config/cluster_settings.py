@@ -13,6 +13,7 @@ import attrs
 
 from broker import pem
 from broker.access.identity import is_address, is_local
+from broker.blocking import blocking
 from broker.config import endpoint, key_checks
 from broker.config.endpoint import BadEndpoint
 from broker.config.key import Binding, Resolves, Section, Settings
@@ -357,7 +358,7 @@ class Cluster(Settings):
         where = endpoint.parse_zmq(self.link)
         if away and where.loopback:
             yield "cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass"
-        if self.embedded and shutil.which(self.etcd_program) is None:
+        if self.embedded and not _is_installed(self.etcd_program):
             yield f"cluster.etcd_program: {self.etcd_program} was not found: install etcd (Debian: etcd-server)"
         if self.embedded and len(self.members) % 2 == 0:
             yield f"cluster.members: {len(self.members)} members of etcd outlast no more losses than one less"
@@ -369,6 +370,12 @@ class Cluster(Settings):
             yield f"cluster: {why}: see docs/cluster.md on its protection"
         if self.certificate is not None:
             yield from _certificate_warnings(self.certificate)
+
+
+@blocking
+def _is_installed(program: str) -> bool:
+    """Return True if a program is found in the PATH."""
+    return shutil.which(program) is not None
 
 
 def _certificate_warnings(path: str) -> Iterator[str]:
