@@ -64,6 +64,8 @@ class Invariants:
         """Time at which the lease of a member ended last."""
         self._witnessed: dict[tuple[str, str], float] = {}
         """Time at which a member in touch with etcd could see the end of the lease of another one."""
+        self._leased: dict[tuple[str, str], int] = {}
+        """Lease of a member, 0 without one, when that of another one ended."""
         self._acts: dict[tuple[int, tuple[str, str]], tuple[Node, int, float]] = {}
         """The newest act of a server on a service at a broker without faults: broker, provider and time."""
         self._next_slow = 0.0
@@ -90,8 +92,14 @@ class Invariants:
         now = self._history.timeline.now
         self._ended[name] = now
         for node in self._history.nodes:
+            self._leased[node.name, name] = self._lease(node.name)
             if node.running and node.cut is None and not node.paused and node.cluster.state is State.MEMBER:
                 self._witnessed[node.name, name] = now
+
+    def _lease(self, name: str) -> int:
+        """Return the lease of a member, 0 without one."""
+        kv = self._history.etcd.keys.get(KEYS.member(name))
+        return 0 if kv is None else kv.lease
 
     def acted(self, server: Server, key: tuple[str, str], node: Node) -> None:
         """A server has offered or amended a service at a broker."""
@@ -260,7 +268,8 @@ class Invariants:
                 continue
             if now - self._witnessed.get((at.name, node.name), -RECOVERY) < RECOVERY:
                 return False
-            if self._ended.get(at.name, -HELD) < ended - RECOVERY or now - ended > HELD - RECOVERY:
+            leased = self._leased.get((at.name, node.name), 0)
+            if (leased and leased == self._lease(at.name)) or now - ended > HELD - RECOVERY:
                 return False
             if at.trouble_since is not None and now - at.trouble_since > HELD - RECOVERY:
                 return False
