@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.etcd import codec
 from broker.cluster.etcd.codec import Unintelligible
-from broker.cluster.etcd.etcd_interface import Compare, Delete, Event, Get, KeyValue, Put
+from broker.cluster.etcd.etcd_interface import Compare, Delete, Event, Get, KeyValue, Nested, Put
 
 DECODERS: list[Callable[[bytes], Any]] = [
     codec.range_result,
@@ -80,6 +80,26 @@ def test_a_transaction() -> None:
     }
     reading = codec.txn_request([], [Get(b"a")], [])
     assert (reading.writes, reading.repeatable) == (False, True)
+
+
+def test_a_nested_transaction_has_a_condition_and_a_result_of_its_own() -> None:
+    nested = Nested(Compare("LEASE", b"c", 7), Delete(b"c"))
+    request = codec.txn_request(
+        [], [Nested(Compare("MOD", b"a", 3), Put(b"a", b"v", 7)), Put(b"b", b"", 7), nested], []
+    )
+    assert (request.writes, request.repeatable) == (True, False)
+    first, _, second = json.loads(request.body)["success"]
+    assert first == {
+        "request_txn": {
+            "compare": [{"target": "MOD", "result": "EQUAL", "key": b64(b"a"), "mod_revision": 3}],
+            "success": [{"request_put": {"key": b64(b"a"), "value": b64(b"v"), "lease": 7}}],
+        }
+    }
+    assert second["request_txn"]["success"] == [{"request_delete_range": {"key": b64(b"c")}}]
+    # A condition that does not hold is left out.
+    responses = b'{"response_txn": {"succeeded": true}}, {"response_put": {}}, {"response_txn": {"header": {}}}'
+    result = codec.txn_result(b'{"header": {"revision": "3"}, "succeeded": true, "responses": [%s]}' % responses)
+    assert (result.succeeded, result.nested) == (True, (True, False))
 
 
 def test_what_etcd_leaves_out() -> None:
