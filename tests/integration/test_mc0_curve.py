@@ -15,6 +15,7 @@ import zmq
 
 from broker.access import editing
 from tests.access.users import ACCESS, ELSEWHERE, put, right
+from tests.contract.strangers import secured
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import (
     Client,
@@ -196,6 +197,30 @@ def test_keys_of_others_are_let_in_while_the_anonymous_user_has_a_right(tmp_path
         assert guest.hear() == "OK|ID|2"
         put(users, "nobody = true\n" + ELSEWHERE)
         guest.cut_off()
+        assert counters(daemon)["mc0_sessions.revoked"] == 1
+
+
+def test_a_peer_that_loses_its_right_in_the_middle_of_a_message_is_closed(tmp_path: Path) -> None:
+    brokerkeys("new", "broker", "--dir", tmp_path / "keys")
+    users = tmp_path / "users.toml"
+    put(users, "nobody = true\n" + ELSEWHERE + right("anonymous", "publish subscribe", "mc0", "topic:p*"))
+    with Daemon(tmp_path, *configured(tmp_path, MC0)) as daemon:
+        with socket.create_connection(("127.0.0.1", daemon.mc0_port()), PATIENCE) as sock:
+            seal = secured(daemon, sock, b"endless")
+            sock.setblocking(True)
+            sock.sendall(seal([b"", b"SUB", b"ID", b"1", b"", b"p1"]))
+            sock.sendall(b"\x02" + (900_000).to_bytes(8, "big") + b"\x07MESSAGE")
+
+            def begun() -> bool:
+                sock.sendall(bytes(50_000))
+                return counters(daemon)["memory.input"] > 0
+
+            until(begun)
+            put(users, "nobody = true\n" + ELSEWHERE)
+            with suppress(ConnectionError):
+                while sock.recv(65_536):
+                    pass
+        until(lambda: counters(daemon)["memory.input"] == 0)
         assert counters(daemon)["mc0_sessions.revoked"] == 1
 
 
