@@ -28,6 +28,11 @@ SMALL_BUDGET, SMALL_GROWTH = 3 * MEBIBYTE, 10 * MEBIBYTE
 """The budget of an address in these tests, and the growth of the process that is permitted with it: its connections and
 the buffers of the kernel's reads come on top."""
 
+TWENTY = tuple(f"127.0.3.{number}" for number in range(1, 21))
+TOTAL_BUDGET, TOTAL_GROWTH = 12 * MEBIBYTE, 24 * MEBIBYTE
+"""The budget of all addresses together in tests with twenty of them, a fifth of their own budgets, and the growth that
+is permitted with it."""
+
 LARGE = Size(connections=250, sent=1_000_000, services=60)
 GROWTH = 64 * MEBIBYTE
 """With the default budget: the growth of the process for any attack. bench/results/memory.md has the seconds until it
@@ -41,7 +46,7 @@ LEFT_OF_MANY = 24 * MEBIBYTE
 so."""
 
 
-def attacked(daemon: Daemon, attack: Attack, size: Size, left: int) -> int:
+def attacked(daemon: Daemon, attack: Attack, size: Size, left: int, *sources: str) -> int:
     """Attack a daemon, and wait until at most ``left`` bytes more are resident than before.
 
     Returns by how much it grew at most, the time until its end included: what the kernel holds is read until then.
@@ -50,7 +55,7 @@ def attacked(daemon: Daemon, attack: Attack, size: Size, left: int) -> int:
     alive(daemon)
     before = resident(pid)
     forget_peak(pid)
-    stranger = Stranger(daemon, attack, size)
+    stranger = Stranger(daemon, attack, size, *sources)
     try:
         stranger.send()
     finally:
@@ -84,6 +89,30 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_stranger_takes_a_bounded_amount_of_memory_and_leaves_it(small: Daemon, name: str) -> None:
     assert attacked(small, ATTACKS[name], SMALL, LEFT) <= SMALL_GROWTH
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with a small budget for all addresses together."""
+    directory = tmp_path_factory.mktemp("together")
+    limits = f"[broker]\nmemory_per_address = {SMALL_BUDGET}\nmemory = {TOTAL_BUDGET}\n"
+    with Daemon(directory, *every_listener(directory, limits)) as daemon:
+        kept = register(daemon, SMALL.services)
+        for name in FROM_TWENTY:
+            Stranger(daemon, ATTACKS[name], Size(1, 1_000, SMALL.services)).close()
+        yield daemon
+        for each in kept:
+            each.close()
+        in_order(daemon)
+
+
+FROM_TWENTY = ("dbp-lists", "mc0-frame", "mc0-own", "elko-offers", "elko-block", "websocket-fragments", "poll-body")
+
+
+@pytest.mark.parametrize("name", FROM_TWENTY)
+def test_twenty_strangers_together_take_a_bounded_amount_of_memory_and_leave_it(together: Daemon, name: str) -> None:
+    size = attrs.evolve(SMALL, connections=5 * len(TWENTY))
+    assert attacked(together, ATTACKS[name], size, 2 * LEFT, *TWENTY) <= TOTAL_GROWTH
 
 
 @pytest.fixture
