@@ -26,6 +26,13 @@ def confirm(question: str, yes: bool) -> None:
 
 
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+HERE = {
+    "drain": "The command waits until all have gone, or until the deadline, and shows the progress. The exit code is 1 if "
+    "peers are left then. Ctrl-C ends the waiting, and not the drain; drain --undo does that.",
+    "reload": "The exit code is 1 if the file has problems or a change was refused.",
+}
+"""What the help of an action says besides: its behaviour in this program."""
+
 NO_WAIT = click.option("--no-wait", is_flag=True, help="Return at once, and do not wait until all peers have left.")
 
 
@@ -67,7 +74,7 @@ def command(name: str) -> click.Command:
             run = click.option(field.option, field.name, metavar=metavar, help=f"{field.help}{default}")(run)
     if action.placed:
         run = click.argument("words", nargs=-1, metavar=action.placed)(run)
-    return click.command(action.name, help=_imperative(action.text))(run)
+    return click.command(action.name, help=_imperative("\n\n".join(filter(None, (action.text, HERE.get(name))))))(run)
 
 
 def _imperative(text: str) -> str:
