@@ -27,8 +27,8 @@ def confirm(question: str, yes: bool) -> None:
 
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 HERE = {
-    "drain": "The command waits until all have gone, or until the deadline, and shows the progress. The exit code is 1 if "
-    "peers are left then. Ctrl-C ends the waiting, and not the drain; drain --undo does that.",
+    "drain": "The command waits until all have gone, or until the deadline, and shows the progress. The exit code is 1 "
+    "if peers are left then. Ctrl-C ends the waiting, and not the drain; drain --undo does that.",
     "reload": "The exit code is 1 if the file has problems or a change was refused.",
 }
 """What the help of an action says besides: its behaviour in this program."""
