@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -145,6 +146,7 @@ def test_three_machines_as_printed(farm: Farm, tmp_path: Path) -> None:
         urllib.request.urlopen(urllib.request.Request(etcd, b"{}"), timeout=5, context=farm.trust)
     # One machine is lost: the others go on; it comes back.
     farm.stop("broker-a", signal.SIGKILL)
+    os.kill(int((tmp_path / "broker-a.state" / "etcd.pid").read_text()), signal.SIGKILL)
     assert farm.call("broker-b", "PUT", "/v1/services/shop/1", {"hostport": "10.0.0.2:80", "ttl": 600})[0] == 201
     until(lambda: farm.found("broker-c", "shop") == ["10.0.0.2:80"], "broker-c finds")
     # The others name what is missing, and what it takes away.
