@@ -11,16 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.defer import TimeoutError as Timeout
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.cluster.etcd.etcd_interface import EtcdError
 from broker.cluster.member_sessions import Sessions, State
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
+from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 from broker.core.model import NotReady
+
+CONSISTENT = 3.0
+"""Limit in seconds for a consistent request: longer than a change of etcd's leader takes."""
 
 FLUSH = 2.0
 """Limit in seconds for writing the last changes at the stop."""
@@ -92,6 +98,12 @@ class Cluster:
         if self._parts.members.describe(listeners, draining):
             self._parts.publish_member()
 
+    def written(self) -> Deferred[None]:
+        return self._within(self._parts.publisher.idle, lambda: not self._parts.publisher.pending)
+
+    def caught_up(self) -> Deferred[None]:
+        return self._within(lambda: Deferred.fromCoroutine(self._catch_up()), lambda: True)
+
     def obstacles(self) -> Sequence[NotReady]:
         record = self._parts.record
         if not record.serving or record.age is not None or self.state in (State.FENCED, State.STOPPED):
@@ -160,6 +172,28 @@ class Cluster:
         return self._parts.claims.watch(changed)
 
     # internal
+
+    async def _catch_up(self) -> None:
+        revision = await self._sessions.present_revision()
+        await self._parts.feed.reached(revision)
+        applied: Deferred[None] = Deferred()
+        self._parts.mirror.when_applied(lambda: applied.callback(None))
+        await applied
+
+    def _within(self, wait: Callable[[], Deferred[None]], done: Callable[[], bool]) -> Deferred[None]:
+        """Return the end of a wait: a failure UNAVAILABLE if it takes `CONSISTENT` seconds, or is not ``done``."""
+
+        def ended(_: object) -> None:
+            if self.state is not State.MEMBER or not done():
+                raise Refusal(Reason.UNAVAILABLE, "etcd cannot be reached")
+
+        def failed(failure: Failure) -> None:
+            failure.trap(Timeout, EtcdError)
+            raise Refusal(Reason.UNAVAILABLE, f"the cluster did not answer within {CONSISTENT:g} s")
+
+        if self.state is not State.MEMBER:
+            return fail(Refusal(Reason.UNAVAILABLE, "etcd cannot be reached"))
+        return wait().addTimeout(CONSISTENT, self._clock).addCallbacks(ended, failed)
 
     async def _stop(self, keep: bool) -> None:
         # From now on the peers' departures are no changes of the farm: the stop causes them.

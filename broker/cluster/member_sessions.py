@@ -101,6 +101,7 @@ class Parts:
         self._registry = registry
         self._session = session
         self._keys = keys = Keys(settings.farm)
+        self.meta_key = keys.meta
         self.kept = kept = SavedMembership(environment.memory)
         self.epoch = kept.saved.epoch
         """Epoch of etcd's data, as they were read last."""
@@ -519,6 +520,10 @@ class Sessions:
         self.parts.mirror.apply(touched.registrations, touched.loads)
         self.parts.record.note(touched.registrations)
         self.parts.mirror.when_applied(self.parts.record.read)
+
+    async def present_revision(self) -> int:
+        """Return the present revision of etcd, by a linearizable read. Fails as `IEtcd` does."""
+        return (await self._etcd.range(self.parts.meta_key)).revision
 
     # memory
 

@@ -48,9 +48,9 @@ def until(ask: Callable[[], Any], wanted: Any) -> None:
         time.sleep(0.05)
 
 
-def put(daemon: Daemon, hostport: str) -> int:
+def put(daemon: Daemon, hostport: str, instance: str = "one") -> int:
     request = urllib.request.Request(
-        f"http://127.0.0.1:{daemon.http_port()}/v1/services/bank/one",
+        f"http://127.0.0.1:{daemon.http_port()}/v1/services/bank/{instance}",
         json.dumps({"hostport": hostport, "ttl": 60}).encode(),
         {"content-type": "application/json"},
         method="PUT",
@@ -93,3 +93,13 @@ def test_an_elko_server_that_connects_to_the_other_broker(brokers: tuple[Daemon,
         while time.monotonic() < end:
             assert found(b, "shop") == ["shop:1"]
             time.sleep(0.1)
+
+
+def test_a_consistent_find_at_one_broker_has_a_consistent_put_at_the_other(brokers: tuple[Daemon, Daemon]) -> None:
+    a, b = brokers
+    for number in range(10):
+        assert put(a, f"h:{number}", f"{number}?consistent=true") == 201
+        where = f"http://127.0.0.1:{b.http_port()}/v1/services/bank?consistent=true"
+        with urllib.request.urlopen(where, timeout=PATIENCE) as answer:
+            services = json.load(answer)["services"]
+        assert f"h:{number}" in [each["hostport"] for each in services]

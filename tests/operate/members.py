@@ -56,6 +56,12 @@ class Members:
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
 
+    def written(self) -> Deferred[None]:
+        return succeed(None)
+
+    def caught_up(self) -> Deferred[None]:
+        return succeed(None)
+
     def obstacles(self) -> Sequence[NotReady]:
         return ()
 

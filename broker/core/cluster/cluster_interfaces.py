@@ -87,6 +87,13 @@ class IMembers(Interface):
     def describe(listeners: Mapping[str, str], draining: bool) -> None:
         """Publish the endpoints of this broker's listeners, and that it drains."""
 
+    def written() -> Deferred[None]:
+        """Fires once all that was registered here before the call is written for the other brokers; fails with
+        `broker.core.errors.Refusal` UNAVAILABLE after a while."""
+
+    def caught_up() -> Deferred[None]:
+        """Fires once this broker finds all that other brokers had written before the call; fails likewise."""
+
     def obstacles() -> Sequence[NotReady]:
         """Return the reasons for which this broker is not ready: it knows nothing of the other brokers."""
 
@@ -290,6 +297,12 @@ class Single:
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
+
+    def written(self) -> Deferred[None]:
+        return succeed(None)
+
+    def caught_up(self) -> Deferred[None]:
+        return succeed(None)
 
     def obstacles(self) -> Sequence[NotReady]:
         return ()

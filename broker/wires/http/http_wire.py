@@ -198,8 +198,8 @@ def open_http(config: Http, context: WireContext) -> OpenHttp:
     if context.cluster.members.clustered:
         instances.follow()
     own = [
-        *RegistrationEndpoints(instances, clock).endpoints(),
-        *FindingEndpoints(context.core.registry, context.accounts.access, clock).endpoints(),
+        *RegistrationEndpoints(instances, clock, context.cluster.members).endpoints(),
+        *FindingEndpoints(context.core.registry, context.accounts.access, clock, context.cluster.members).endpoints(),
     ]
     dispatch = Dispatch(
         context.routes,

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 from nacl.bindings import crypto_box_keypair
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
@@ -93,6 +94,12 @@ class Members:
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
+
+    def written(self) -> Deferred[None]:
+        return succeed(None)
+
+    def caught_up(self) -> Deferred[None]:
+        return succeed(None)
 
     def obstacles(self) -> Sequence[NotReady]:
         return ()

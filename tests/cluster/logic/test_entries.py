@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import attrs
 import msgspec
 import pytest
+from twisted.python.failure import Failure
 
 from broker.cluster.etcd.etcd_interface import Delete, Event, Put
+from broker.core.errors import Reason, Refusal
 from broker.core.model import LoadDetails, Owner, Service
 from tests.cluster.logic.members import Farm
 
@@ -45,6 +47,40 @@ def test_all_of_a_service_arrives(farm: Farm) -> None:
     [service] = a.registry.services_of(id)
     a.registry.amend(attrs.evolve(service, info='{"a":2}'))
     farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"a":2}', "the amendment")
+
+
+def test_a_consistent_find_has_what_was_written_consistently(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    # The watch of one is behind.
+    b.client.chances.delay = (0.3, 0.4)
+    for number in range(3):
+        done: list[object] = []
+        id = a.register("bank", f"h:{number}")
+        a.cluster.written().addBoth(done.append)
+        farm.until(lambda done=done: done, "the write", 1.0)  # type: ignore[misc]
+        assert id in farm.providers()[0]
+        b.cluster.caught_up().addBoth(done.append)
+        farm.until(lambda done=done: len(done) == 2, "the read", 3.0)  # type: ignore[misc]
+        assert done == [None, None]
+        assert id in b.found()
+
+
+def test_a_consistent_request_without_etcd_is_refused(farm: Farm) -> None:
+    a, _ = farm.joined("a", "b")
+    a.client.disconnect()
+    refused: list[object] = []
+
+    def note(failure: Failure) -> None:
+        assert isinstance(failure.value, Refusal)
+        refused.append(failure.value.reason)
+
+    a.register()
+    a.cluster.written().addErrback(note)
+    a.cluster.caught_up().addErrback(note)
+    farm.until(lambda: len(refused) == 2, "the refusals", 4.0)
+    farm.run(20.0)
+    a.cluster.written().addErrback(note)
+    assert refused == [Reason.UNAVAILABLE] * 3
 
 
 def test_writes_are_gathered(farm: Farm) -> None:

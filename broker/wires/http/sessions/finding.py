@@ -26,6 +26,7 @@ from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.interfaces import IReactorTime
 
 from broker.access.principal import Access, Principal, sees_secrets
+from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Check, Service
@@ -52,6 +53,7 @@ class FindQuery:
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds to wait for a service if there is none")] = 0.0
     near: Literal["load"] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000, description="services at most")] = 100
+    consistent: Annotated[bool, Meta(description="all that other brokers of the cluster have written before")] = False
 
 
 @attrs.frozen
@@ -107,8 +109,9 @@ class Target:
 class FindingEndpoints:
     """The endpoints, over the registry."""
 
-    def __init__(self, registry: IRegistry, access: Access, clock: IReactorTime) -> None:
+    def __init__(self, registry: IRegistry, access: Access, clock: IReactorTime, members: IMembers = SINGLE) -> None:
         self._registry = registry
+        self._members = members
         self._access = access
         self._clock = clock
         self._endpoints = [
@@ -144,16 +147,21 @@ class FindingEndpoints:
     def find(self, call: Call) -> Answer:
         """Find services."""
         query: FindQuery = call.query
-        found = self._services(call.path["name"], query.protocol)
-        if not found and query.wait:
-            return self._wait(call)
-        return self._answer(call, found)
+        if query.consistent:
+            return self._members.caught_up().addCallback(lambda _: self._find(call))
+        return self._find(call)
 
     def discover(self, call: Call) -> Response:
         """List targets."""
         return Response(body=self._targets(call.principal, call.query))
 
     # inside
+
+    def _find(self, call: Call) -> Answer:
+        found = self._services(call.path["name"], call.query.protocol)
+        if not found and call.query.wait:
+            return self._wait(call)
+        return self._answer(call, found)
 
     @inlineCallbacks
     def _wait(self, call: Call) -> Generator[Deferred[Any], Any, Response]:

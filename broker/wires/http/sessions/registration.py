@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
+from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
 from broker.core.model import DESCRIPTIONS, MAX_COUNT, LoadDetails, load_details
-from broker.rest.http_endpoint import Call, Endpoint, path_of
+from broker.rest.http_endpoint import Answer, Call, Endpoint, path_of
 from broker.rest.messages import Response
 from broker.wall_clock import wall
 from broker.wires.http.sessions.instances import Instance, Instances, Offer
@@ -56,6 +57,13 @@ class Registration(Report):
     info: Annotated[dict[str, Any], Meta(description="further data, kept unchanged")] | None = None
 
 
+@attrs.frozen
+class RegistrationQuery:
+    """How to register."""
+
+    consistent: Annotated[bool, Meta(description="answer once it is written for the other brokers")] = False
+
+
 @attrs.frozen(kw_only=True)
 class Renewal(Report):
     """A renewal, with a load report or without."""
@@ -90,8 +98,9 @@ OWNER_TOKEN = {
 class RegistrationEndpoints:
     """The endpoints, over the table of instances."""
 
-    def __init__(self, instances: Instances, clock: IReactorTime) -> None:
+    def __init__(self, instances: Instances, clock: IReactorTime, members: IMembers = SINGLE) -> None:
         self._instances = instances
+        self._members = members
         self._clock = clock
         self._renew = Endpoint(
             "POST",
@@ -113,6 +122,7 @@ class RegistrationEndpoints:
             "registerService",
             "Register an instance of a service, or replace and renew it",
             self.register,
+            RegistrationQuery,
             body=Registration,
             answer=Registered,
             headers=OWNER_TOKEN,
@@ -139,7 +149,7 @@ class RegistrationEndpoints:
         """Return the endpoints."""
         return [self._put, self._renew, self._delete]
 
-    def register(self, call: Call) -> Response:
+    def register(self, call: Call) -> Answer:
         """Register, replace or renew an instance."""
         body: Registration = call.body
         info = None if body.info is None else msgspec.json.encode(body.info).decode()
@@ -150,7 +160,9 @@ class RegistrationEndpoints:
         self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
         answer = Registered(*self._terms(made), made.token)
-        return Response(201 if new else 200, msgspec.json.encode(answer), headers=[("Location", here)] if new else [])
+        headers = [("Location", here)] if new else []
+        response = Response(201 if new else 200, msgspec.json.encode(answer), headers=headers)
+        return self._members.written().addCallback(lambda _: response) if call.query.consistent else response
 
     def renew(self, call: Call) -> Response:
         """Renew an instance."""
