@@ -70,6 +70,7 @@ from broker.operate.broker_tables import (
     plan_view,
     registry_views,
 )
+from broker.operate.catalog import catalog_view
 from broker.operate.console import Shown
 from broker.rest.http_endpoint import Routes
 from broker.wall_clock import wall
@@ -509,6 +510,7 @@ class Daemon(TwistedService):
         own = [
             listener_view(self.retries.states, self._reactor),
             *registry_views(self.core.registry, self._reactor, self.core.cluster.members.name),
+            catalog_view(self.core.registry, self.plan.current),
             *cluster_views(self.core.cluster.members, self.core.cluster.owners),
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),

@@ -173,7 +173,7 @@ def manual() -> None:
 FARM, TO_DO, TESTS = "The farm", "Actions", "Tests"
 USERS, STATE, HERE = "The users file of this machine", "The state of this machine", "This command"
 
-LISTS = ("services", "providers", "loads", "sessions", "topics", "queues", "listeners", "counters")
+LISTS = ("catalog", "services", "providers", "loads", "sessions", "topics", "queues", "listeners", "counters")
 """The lists of the API that are commands."""
 
 

@@ -41,6 +41,23 @@ def _columns(*names: str, wide: Sequence[str] = (), **units: str) -> list[Column
 
 
 LISTINGS = {
+    "catalog": Listing(
+        "/v1/catalog",
+        "List the names of services, each with its instances by state.",
+        _columns(
+            "service",
+            "instances",
+            "passing",
+            "doubtful",
+            "failing",
+            "untested",
+            "restored",
+            "load",
+            "wires",
+            "verdict",
+            wide=("lowest", "highest", "protocols", "zones"),
+        ),
+    ),
     "services": Listing(
         "/v1/services",
         "List the services of all wires.",

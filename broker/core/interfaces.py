@@ -171,6 +171,9 @@ class IRegistry(Interface):
     def services_of(provider: int) -> Sequence[Service]:
         """Return the services of a provider, 0 for the broker itself; none if it has left. Cheaper than `provider`."""
 
+    def names(restored: bool = False) -> Sequence[str]:
+        """Return the names of all services, each once. With ``restored``, also those from before a restart."""
+
     def protocols(name: str, restored: bool = False) -> Sequence[str]:
         """Return the protocols of the services of a name, each once, in the order in which they were offered.
 

@@ -243,6 +243,10 @@ class Restored:
             answer = self._answers[key] = tuple(self._services[key].values())
         return answer
 
+    def names(self) -> Iterable[str]:
+        """Return the names of the restored services, some of them several times."""
+        return (name for name, _ in self._services)
+
     def protocols(self, name: str) -> Iterable[str]:
         """Return the protocols of the restored services of that name."""
         return self._protocols.get(name, ())

@@ -336,6 +336,11 @@ class Registry:
         member = self._members.get(provider)
         return () if member is None else tuple(member.services)
 
+    def names(self, restored: bool = False) -> Sequence[str]:
+        if not (restored and self._restored.some):
+            return tuple(self._protocols)
+        return tuple(dict.fromkeys((*self._protocols, *self._restored.names())))
+
     def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
         live = self._protocols.get(name, ())
         if not (restored and self._restored.some):

@@ -108,6 +108,7 @@ Views = Callable[[], Mapping[str, AnyView]]
 """The views that exist now, by name: those of a wire appear when it is open."""
 
 FARM = {
+    "catalog": "Lists the names of services, with the numbers of their instances by state.",
     "providers": "Lists the providers of all wires.",
     "services": "Lists the services of all wires.",
     "loads": "Lists the loads of all providers.",

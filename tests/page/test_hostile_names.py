@@ -21,7 +21,7 @@ DIRECTION = "evil\N{RIGHT-TO-LEFT OVERRIDE}txt.exe"
 LONG = "x" * 255
 LABEL = "<b>bold</b>" * 90
 
-PLACES = ("", "services", "providers", "loads", "events", "view/elko/sessions")
+PLACES = ("", "catalog", "services", "providers", "loads", "events", "view/elko/sessions")
 TEXT = {"services": SCRIPTS[0], "events": SCRIPTS[0]}
 """A text of these places; the label of the provider is in all others."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.integration.daemon import Daemon
 from tests.page.conftest import PHONE, Tabs
-from tests.page.farm import Farm
+from tests.page.farm import Farm, configuration
 
 
 def row(page: Page, text: str) -> Locator:
@@ -127,8 +129,19 @@ def test_the_keyboard_moves_opens_and_closes(farm: Farm, tabs: Tabs) -> None:
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
         page.keyboard.press("Escape")
-        page.keyboard.press("3")
+        page.keyboard.press("4")
         expect(page.get_by_role("heading", level=1)).to_have_text("Providers")
+
+
+def test_the_catalogue_leads_from_a_name_to_its_instances(farm: Farm, tabs: Tabs) -> None:
+    offers = [{"service": "listed", "hostport": f"h:{port}"} for port in (1, 2)]
+    with farm.provider("lister", offers), farm.bank("teller", "unlisted"):
+        page = tabs(farm.url("catalog?q=listed"))
+        expect(row(page, "listed").first.locator("td").nth(1)).to_have_text("2")
+        page.get_by_role("link", name="listed", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Services")
+        expect(page.locator(".total")).to_have_text("2")
+        assert names(page) == ["listed", "listed"]
 
 
 def test_events_are_shown_as_they_happen(farm: Farm, tabs: Tabs) -> None:
@@ -185,8 +198,19 @@ def test_the_colour_scheme_is_that_of_the_system_or_the_chosen_one(farm: Farm, t
     assert page.evaluate(ground) == dark
 
 
+@pytest.fixture
+def large_farm(tmp_path: Path) -> Iterator[Farm]:
+    """A daemon at which one address may offer more services than by default."""
+    file = tmp_path / "x.toml"
+    file.write_text(configuration("[broker]\nmemory_per_address = 134217728\n"))
+    with Daemon(tmp_path, "--config", str(file)) as daemon:
+        daemon.http_port()
+        yield Farm(daemon)
+
+
 @pytest.mark.long
-def test_ten_thousand_services_are_a_window_of_rows(farm: Farm, tabs: Tabs) -> None:
+def test_ten_thousand_services_are_a_window_of_rows(large_farm: Farm, tabs: Tabs) -> None:
+    farm = large_farm
     peers = [
         farm.provider(f"many-{each}", [{"service": f"many-{each}-{n:03}", "hostport": "h:1"} for n in range(500)])
         for each in range(20)
@@ -216,7 +240,7 @@ def test_ten_thousand_services_are_a_window_of_rows(farm: Farm, tabs: Tabs) -> N
     expect(page.locator(".total")).to_have_text("0")
 
 
-PLACES = ("", "services?open=judged", "loads", "events", "view/elko/sessions")
+PLACES = ("", "catalog", "services?open=judged", "loads", "events", "view/elko/sessions")
 
 
 @pytest.mark.long

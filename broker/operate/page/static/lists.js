@@ -5,7 +5,7 @@ import { here } from "./api.js";
 import { checkKind } from "./changes.js";
 import { h } from "./dom.js";
 import { reportLink } from "./report.js";
-import { providerAddress } from "./route.js";
+import { address, providerAddress } from "./route.js";
 import { ago, count, format, shown, when } from "./text.js";
 
 /** Return a mark for the state of a check, with a shape and a word, not only a colour. */
@@ -36,6 +36,12 @@ export function providerLink(id) {
   return id === null || id === undefined ? "" : h("a", { href: providerAddress(id) }, String(id));
 }
 
+/** Return a number of instances in a state, which a mark shows if it is a good or a bad one. */
+function stateCount(state, number) {
+  const kind = state === "untested" || state === "restored" ? "idle" : checkKind(state);
+  return h("span", { class: `mark ${kind}`, title: state }, count(number));
+}
+
 const ready = (row) => h("span", { class: `mark ${row.ready ? "good" : "bad"}` }, row.ready ? "ready" : "not ready");
 
 const load = { name: "load", title: "Load", number: true, role: "side", width: "minmax(5rem, 1fr)" };
@@ -53,9 +59,42 @@ const details = [
  *  - `long`: true if the broker sends a page of it without reading the other rows;
  *  - `hidden`: columns that are not shown;
  *  - `history`: true if its rows have the loads of the last hour; `every`: seconds after which it is loaded again;
- *  - `key(row)`, `open(row)`: the parameter `open` of its details.
+ *  - `key(row)`, `open(row)`: the parameter `open` of its details; `link(row)`: the address that a row leads to, in their
+ *    place.
  */
 export const LISTS = {
+  catalog: {
+    title: "Catalog",
+    path: "/v1/catalog",
+    view: "broker catalog",
+    search: "Search names",
+    empty: "No service is registered.",
+    long: true,
+    columns: [
+      { name: "service", title: "Service", role: "main" },
+      { name: "instances", title: "Instances", number: true, role: "side", width: "minmax(5.5rem, .8fr)" },
+      ...["passing", "doubtful", "failing", "untested", "restored"].map((name) => ({
+        name,
+        title: title(name),
+        number: true,
+        width: "minmax(5.5rem, .8fr)",
+        draw: (row) => (row[name] ? stateCount(name, row[name]) : ""),
+      })),
+      { name: "wires", title: "Wires", width: "minmax(5rem, 1fr)" },
+      load,
+      {
+        name: "verdict",
+        title: "Plan",
+        width: "minmax(6rem, 1fr)",
+        draw: (row) => (row.verdict ? verdictMark(row) : ""),
+      },
+    ],
+    hidden: ["protocols", "zones", "lowest", "highest"],
+    kinds: ["offered", "withdrawn", "amended", "left", "checked"],
+    key: (row) => row.service,
+    link: (row) => address("services", { where: `service=${row.service}` }),
+    mark: (row) => row.failing > 0 && "failing",
+  },
   services: {
     title: "Services",
     path: "/v1/services",

@@ -51,7 +51,7 @@ app.detail = new Detail(app, part("detail"));
 // places
 
 function menu() {
-  const own = ["overview", "services", "providers", "loads", "events", "plan"].filter(
+  const own = ["overview", "catalog", "services", "providers", "loads", "events", "plan"].filter(
     (target) => !Object.hasOwn(LISTS, target) || app.has(LISTS[target].view),
   );
   const names = { overview: "Overview", events: "Events", plan: "Plan" };
