@@ -20,7 +20,7 @@ from broker.core.cluster.cluster_interfaces import Key, key_of
 from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, NOBODY, Check, CheckState, LoadDetails, Owner, Policy, Rights, Service
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
-from tests.cluster.simulation.invariants import Broken, Invariants
+from tests.cluster.simulation.invariants import KEYS, Broken, Invariants
 from tests.cluster.simulation.node import Node
 from tests.cluster.simulation.timeline import Timeline
 
@@ -264,6 +264,9 @@ class History:
             if id is not None:
                 server.abandoned[id] = None
             server.since = self.timeline.now
+            if KEYS.member(node.name) not in self.etcd.keys:
+                # The others hold its entries, until it is back without them.
+                self.invariants.left(server)
             self.clock.callLater(self.rng.choice((0.05, 0.5, 2.0, 7.0)), self._return, server)
 
     def _return(self, server: Server) -> None:
