@@ -93,7 +93,9 @@ class Invariants:
         self._ended[name] = now
         for node in self._history.nodes:
             self._leased[node.name, name] = self._lease(node.name)
-            if node.running and node.cut is None and not node.paused and node.cluster.state is State.MEMBER:
+            # Without space for a lease, a broker watches the others all the same.
+            member = node.running and (node.cluster.state is State.MEMBER or self._history.etcd.alarm)
+            if member and node.cut is None and not node.paused:
                 self._witnessed[node.name, name] = now
 
     def _lease(self, name: str) -> int:
