@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,12 @@ from twisted.trial import util
 from broker.net.reactor import install
 from tests import blocking_guard
 from tests.packages import pytest_sessionfinish, pytest_terminal_summary
+
+# A shell without job control ignores them in commands that it starts in the background, and what they start inherits it:
+# programs that tests end by such a signal would stay.
+for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _action)
 
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
 
