@@ -26,7 +26,7 @@ from broker.net.reactor import install
 from tests import blocking_guard
 from tests.packages import pytest_sessionfinish, pytest_terminal_summary
 
-# A shell without job control ignores them in commands that it starts in the background, and what they start inherits it:
+# A shell without job control ignores them in commands that it starts in the background, and children inherit that:
 # programs that tests end by such a signal would stay.
 for _number, _action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:

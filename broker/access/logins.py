@@ -52,7 +52,7 @@ from broker.access.identity import network_of
 from broker.access.passwords import MAX_USER, PasswordChecks, PasswordVerifier, is_usable, is_user, matching
 from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
-from broker.core.limits import ADDRESSES, Rates
+from broker.core.rates import ADDRESSES, Rates
 
 GUESSES = 3
 """Wrong passwords for one name at one address, at once: people mistype."""

@@ -29,9 +29,9 @@ from broker.config.daemon_settings import opens
 from broker.core.control import Launchers
 from broker.core.damage import Damage, Damages, left_aside, set_aside
 from broker.core.interfaces import IRegistry
-from broker.core.limits import Rates
 from broker.core.liveness import Leases
 from broker.core.model import Launcher, Snapshot
+from broker.core.rates import Rates
 from broker.core.recorder import Recorder
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry

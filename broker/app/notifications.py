@@ -31,9 +31,9 @@ from broker.app.event_sources import EventSources, MemberEvents, report_damage, 
 from broker.backoff import Backoff
 from broker.config.daemon_settings import Notify, NotifyRule
 from broker.core.interfaces import INotifications
-from broker.core.limits import Bucket
 from broker.core.model import EVENTS, Listening, NotReady
 from broker.core.plan import PlanFile
+from broker.core.rates import Bucket
 from broker.net.webhooks import Webhooks
 from broker.wall_clock import wall
 from broker.wires.tables import AnyView, Column, Row, View

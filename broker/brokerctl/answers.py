@@ -1,4 +1,4 @@
-"""Failures of commands, and answers of the API as values or as such failures. Pure."""
+"""Failures of commands, and the conversion of answers of the API to values or failures. No I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEANINGS = {
     Exit.UNREACHABLE: "The broker cannot be reached, or does not answer in time.",
     Exit.NOT_FOUND: "The broker has no such service, provider, view or session.",
     Exit.DENIED: "The user is not authenticated, or has no right to do this.",
-    Exit.UNINTELLIGIBLE: "The server's answer is not that of a broker's HTTP API.",
+    Exit.UNINTELLIGIBLE: "The answer did not come from a broker's HTTP API.",
     Exit.INTERRUPTED: "The command was interrupted from the keyboard.",
     Exit.BROKEN_PIPE: "The reader of the output has closed the pipe.",
 }
@@ -42,7 +42,7 @@ MEANINGS = {
 
 
 class Failure(Exception):
-    """A command failed: ``args[0]`` is a sentence, ``code`` the exit code. Texts of servers in it are not clean yet."""
+    """A command failed: ``args[0]`` is a sentence, ``code`` the exit code. Text of servers in it is not sanitized."""
 
     def __init__(self, sentence: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(sentence)

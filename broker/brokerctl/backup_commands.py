@@ -43,10 +43,10 @@ LOCK = "lock"
 """Name of the file that a running broker locks, in the state directory."""
 
 REPLACED = "before-restore-"
-"""Begin of the names of directories with the files that a restore has replaced."""
+"""Prefix of the names of directories with the files that a restore has replaced."""
 
 STAGING = ".restore-"
-"""Begin of the name of the directory into which a restore unpacks."""
+"""Prefix of the name of the directory into which a restore unpacks."""
 
 # The lock and the spare space of a full disk belong to a process. A database's copy contains its write-ahead log. Open
 # segments of the journal change; the next start seals them. An embedded etcd has its data from the other members, and
@@ -104,7 +104,7 @@ def restore(archive: Path, state: Path | None) -> None:
     """Replace the broker's state by that of the tar archive ARCHIVE.
 
     The broker must be stopped. The archive is unpacked and its digests are compared before anything is replaced. The
-    former files remain, in a directory that is printed. Provider ids are not given out twice. Messages that were
+    former files remain, in a directory that is printed. Provider ids are never reused. Messages that were
     confirmed after the backup was made are delivered again.
     """
     directory = state_directory(state, absent=True)

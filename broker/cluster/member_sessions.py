@@ -35,7 +35,6 @@ from twisted.python.failure import Failure
 
 from broker.backoff import Backoff
 from broker.cluster import layout
-from broker.cluster.claims import Claims
 from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, NoSpace, Put
 from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
@@ -44,12 +43,13 @@ from broker.cluster.loads import OwnLoads
 from broker.cluster.members import Members, Upkeep
 from broker.cluster.membership import Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
+from broker.cluster.owner_claims import Claims
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.watch_feed import SILENCE, Feed, Reopening, WatchHeartbeat
-from broker.core.limits import LogLimit
+from broker.core.rates import LogLimit
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.
 

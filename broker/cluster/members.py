@@ -23,10 +23,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.cluster.claims import Subscription
 from broker.cluster.etcd.etcd_interface import EtcdError, IEtcd
 from broker.cluster.layout import MAX_LISTENERS
 from broker.cluster.mirror import Shared
+from broker.cluster.owner_claims import Subscription
 from broker.cluster.settings import ClusterSettings
 from broker.core.cluster.cluster_interfaces import Member, MemberHealth
 from broker.core.interfaces import IWait

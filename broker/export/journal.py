@@ -47,7 +47,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.disk import DiskErrors, is_full
-from broker.core.limits import LogLimit
+from broker.core.rates import LogLimit
 from broker.export.journal_disk import pause
 from broker.export.journal_records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.segments import Segments

@@ -21,8 +21,8 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker.access.identity import is_local, network_of, plain
 from broker.core.errors import Reason, Refusal
-from broker.core.limits import Rates
 from broker.core.place_table import PlaceTable, Pool
+from broker.core.rates import Rates
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.proxies import is_proxied

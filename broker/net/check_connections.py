@@ -40,7 +40,7 @@ from zope.interface import implementer
 from broker.access.identity import is_address
 from broker.core.checks.check_rules import CheckKind, Outcome, Question
 from broker.core.errors import Reason, Refusal
-from broker.core.limits import Rates
+from broker.core.rates import Rates
 from broker.net.outgoing_addresses import Address, Outgoing, split
 
 # Bound on the input of one connection.

@@ -29,8 +29,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.limits import Bucket
 from broker.core.memory_budget import SHORT, Share
+from broker.core.rates import Bucket
 from broker.net.connection_output import ConnectionOutput
 from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, LOST, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream, nothing_waits, plain_socket, unsent

@@ -3,8 +3,8 @@
 The factory's ``converse`` creates the reader, which decodes bytes to messages, and the session, which answers them.
 `broker.net.connection` and `broker.net.admission` implement the rest.
 
-Invariant: no input is handled before the connection is identified as text (`broker.net.http_guard`), since any web page
-can make a browser send lines of the page's choice to a port of this machine.
+Invariant: no input is handled before the connection is identified as text (`broker.net.first_bytes`), since any web
+page can make a browser send lines of the page's choice to a port of this machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.limits import Bucket
 from broker.core.place_table import Pool
+from broker.core.rates import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.connection_states import OPENING
-from broker.net.http_guard import Opening, opening
+from broker.net.first_bytes import Opening, opening
 from broker.net.peer_interfaces import MessageReader, PeerSession
 from broker.net.refusal_log import MAX_SHOWN, RefusalLog
 from broker.net.scheduler import Scheduler

@@ -1,6 +1,6 @@
 """Refusals: their counters, their log, the limit on them; and deadlines.
 
-All tables are bounded, independent of the peers' behaviour. Rates are in `broker.core.limits`.
+All tables are bounded, independent of the peers' behaviour. Rates are in `broker.core.rates`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from broker.access.identity import network_of
 from broker.core.errors import Refusal
-from broker.core.limits import LINE_EVERY, Bucket, LogLimit, Rates
+from broker.core.rates import LINE_EVERY, Bucket, LogLimit, Rates
 
 # Counters of events, by name and reason, for the console and the metrics.
 

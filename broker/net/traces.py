@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from broker.access.identity import plain
 from broker.core.control import Trace
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.limits import Bucket
+from broker.core.rates import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.scheduled_input import Direction

@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.core.limits import LogLimit
+from broker.core.rates import LogLimit
 from broker.net.scheduled_input import Direction
 from broker.net.scheduler import Scheduler
 

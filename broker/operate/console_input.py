@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from broker.access.principal import Access, Principal
 from broker.access.rights import RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.http_guard import Opening, is_text, opening
+from broker.net.first_bytes import Opening, is_text, opening
 from broker.net.peer_interfaces import Peer
 from broker.wires.tables import MAX_ROWS, AnyView, Row, Scan, Selection
 

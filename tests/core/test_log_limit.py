@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from broker.core.limits import KEYS, LINE_EVERY, LogLimit
+from broker.core.rates import KEYS, LINE_EVERY, LogLimit
 
 
 def test_each_key_has_one_line_in_a_while() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from broker.core.limits import ADDRESSES, Bucket, Rates
+from broker.core.rates import ADDRESSES, Bucket, Rates
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:

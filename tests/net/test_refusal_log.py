@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from broker.core.errors import Reason, Refusal
-from broker.core.limits import LINE_EVERY
+from broker.core.rates import LINE_EVERY
 from broker.net.refusal_log import LINES, MAX_SHOWN, Counters, Deadlines, RefusalLog
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
-from broker.core.limits import LINE_EVERY
+from broker.core.rates import LINE_EVERY
 from broker.net.scheduler import MESSAGES_ALONE, TURN, Scheduler
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.waiting import reactor, there_are, turn, until

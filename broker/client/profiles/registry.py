@@ -74,7 +74,7 @@ class Service:
 
 @attrs.frozen
 class Load:
-    """The load of a provider, with those details that it reported last (`LoadReport`)."""
+    """The load of a provider, with the details of its last report (`LoadReport`)."""
 
     provider: int
     label: str

@@ -41,7 +41,7 @@ ROUTERS = frozenset((b"ROUTER",))
 
 class LinkPeer(RouterPeer):
     """A connection of a link. ``neighbour`` is the member at the other end; None while it is unknown. ``attempt`` is
-    the one that led to a connection that this broker opened."""
+    the attempt that made the connection, if this broker opened it."""
 
     factory: LinkRouter
     neighbour: Any = None

@@ -6,11 +6,11 @@ Rules:
 - ``untested`` becomes ``passing`` at the first success, and ``failing`` after ``down`` failures in a row.
 - ``passing`` becomes ``doubtful`` at the first failure, ``failing`` after ``down`` failures in a row, and ``passing``
   again at a success before that; ``failing`` becomes ``passing`` after ``up`` successes in a row.
-- A ping counts as failed only if the peer has answered one before: a peer whose software does not know the ping would
-  otherwise fail although it works. After `GIVE_UP` unanswered pings such a peer is sent no more: they would fill the
-  buffers of one that never reads, until its connection is closed for that.
-- If the host of the peer does not even acknowledge the ping, it counts as failed in any case: the host is not reached,
-  whatever its software knows. The peer is doubtful at once then.
+- A ping counts as failed only if the peer has answered one before: a peer whose software does not implement `ping`
+  would otherwise fail although it works. After `GIVE_UP` unanswered pings such a peer is sent no more: they would fill
+  the buffers of one that never reads, until its connection is closed for that.
+- If the host of the peer does not even acknowledge the ping, it counts as failed in any case: the host is unreachable,
+  whether or not its software implements `ping`. The peer becomes doubtful at once.
 - An outcome that proves nothing (the check could not be made) changes nothing.
 
 All values are immutable: a step returns the next one.

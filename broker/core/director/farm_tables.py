@@ -2,8 +2,8 @@
 
 Rate limit for notices about names that stand for many places.
 
-A notice lists all places of its name: for a clone set of ten thousand it has a quarter of a megabyte, and the end of
-the set's server would send ten thousand of them.
+A notice lists all places of its name: for a clone set of ten thousand it has 250 kB, and the end of the set's server
+would send ten thousand of them.
 
 Rules:
 - While a name stands for up to `MAX_UNBATCHED` places, each change sends its notice at once.
@@ -65,7 +65,8 @@ T = TypeVar("T")
 
 SPARSE, LARGE = 8, 10_000
 """A table that once had more than ``LARGE`` keys is copied when fewer than one in ``SPARSE`` are left: a dictionary
-never shrinks by itself, and those of 130,000 users of one stranger kept 17 MiB. A copy takes a millisecond at most."""
+never shrinks by itself, and the entries of 130,000 users of one anonymous peer kept 17 MiB. A copy takes a millisecond
+at most."""
 
 
 class _Keys(Generic[K, T]):

@@ -12,18 +12,19 @@ Rules:
   process does not circulate. Others overtake it meanwhile, and another consumer that gets room may have it.
 - A message that has reached the limit of deliveries is dead-lettered when it returns. So is a message that is rejected
   without requeueing, one whose TTL is over when it returns or reaches the front, and the oldest one when a new one
-  displaces it. After the deaths in `QueueSettings.dead_letters` it goes to the dead-letter queue; there it is the
-  newest message, and its deliveries are counted from 0.
+  displaces it. If the cause of its death is in `QueueSettings.dead_letters`, it moves to the dead-letter queue; there
+  it is the newest message, and its deliveries are counted from 0.
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
 - A message counts as memory of its payer until it is removed; beyond the limit of that address, further ones are
-  refused. After a restart it counts for no address, and neither does one of a queue with a bound of the operator's
-  (`QueueSettings.by_address`).
+  refused. After a restart it counts for no address, and neither does a message in a queue whose limit the operator has
+  set (`QueueSettings.by_address`).
 - Nothing is kept of a message that is refused for lack of room.
 - A queue that another broker has taken is given up: its messages leave memory without being removed from the store,
   the delivered ones as soon as their receivers answer or end.
 
-Times are in lifetime (`broker.core.liveness`). A step costs at most the logarithm of the number of returned messages.
+Times are those of the clock of leases (`broker.core.liveness`). A step costs at most the logarithm of the number of
+returned messages.
 
 The file is longer than others: the rules above concern one state, that of a queue, and each method keeps several of
 them.

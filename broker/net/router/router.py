@@ -23,8 +23,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import network_of, owner_of
 from broker.core.errors import Reason, Refusal
-from broker.core.limits import LINE_EVERY, Rates
 from broker.core.place_table import Pool
+from broker.core.rates import LINE_EVERY, Rates
 from broker.net.admission import DISCONNECTED, ConnectionFactory, TapSeen
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits, RouterLimits

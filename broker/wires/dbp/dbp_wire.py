@@ -19,8 +19,8 @@ from broker.access.rights import Grants, RegistryReading
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import ILeases
-from broker.core.limits import Rates
 from broker.core.model import Rights
+from broker.core.rates import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
 from broker.net.probes import Probes

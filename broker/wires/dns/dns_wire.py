@@ -17,7 +17,7 @@ from broker.access.principal import Principal
 from broker.config.daemon_settings import Broker
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.core.limits import Rates
+from broker.core.rates import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.core.limits import LINE_EVERY
+from broker.core.rates import LINE_EVERY
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.router.router import KEYS_LOGGED, KeyGate
 from tests.net.router.rig import Allowed

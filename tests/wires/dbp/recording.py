@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
-from broker.core.limits import Rates
 from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider, Rights
+from broker.core.rates import Rates
 from broker.core.registry import Registry
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.peer_interfaces import Part, Sender

@@ -10,8 +10,8 @@ import dns.message
 import dns.rdatatype
 from dns.message import Message
 
-from broker.core.limits import Rates
 from broker.core.model import Service
+from broker.core.rates import Rates
 from broker.wires.dns.codec.dns_query import Frames, framed
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.responder import Datagrams, Responder, ResponseLimit, StreamSession

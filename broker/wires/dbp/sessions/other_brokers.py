@@ -23,8 +23,8 @@ from broker.access.identity import same_host
 from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.limits import Rates
 from broker.core.model import Change, Kind, Service
+from broker.core.rates import Rates
 from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec import dbp_datagrams
 from broker.wires.dbp.codec.dbp_messages import Form

@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
-from broker.core.limits import Rates
+from broker.core.rates import Rates
 from broker.net.peer_interfaces import RefusalLog, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages

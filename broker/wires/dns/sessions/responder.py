@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.access.identity import address_of, is_local, network_of
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.limits import Rates
+from broker.core.rates import Rates
 from broker.net.peer_interfaces import Peer
 from broker.wires.dns.codec.dns_query import MAX_QUERY, Query, answerable, decode, framed, is_plain
 from broker.wires.dns.codec.dns_response import (

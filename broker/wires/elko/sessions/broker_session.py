@@ -3,7 +3,7 @@
 Rules (the Broker document; where real peers differ, both are supported, see docs/protocols/elko-broker.md):
 - `session` handles authentication and the ops common to all objects. `find` needs no role.
 - The objects ``client`` (document) and ``broker`` (real peers) are one. A reply has the name that its request used, an
-  unsolicited message the name that the peer authenticated to.
+  unsolicited message has the name to which the peer authenticated.
 - A client becomes a provider at `auth`.
 - The end of the peer's input ends the provider. Finds with a limited wait are still answered.
 - Only trusted peers receive the credentials of services.
@@ -153,7 +153,7 @@ class BrokerSession(ElkoSession):
             self.end(standing)
 
     def review(self) -> bool:
-        """Check the user and the rights again, and end what the user may not do any more.
+        """Check the user and the rights again, and end activities that are no longer permitted.
 
         Withdraws services, answers standing finds by a refusal, and ends the watches of an administrator.
         """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from broker.core.limits import Rates
+from broker.core.rates import Rates
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS
 from broker.wires.dbp.sessions.other_brokers import BEATS, BURST, MOVES, RemoteServices

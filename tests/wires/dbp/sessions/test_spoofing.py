@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from broker.core.gone_names import SPARE
-from broker.core.limits import ADDRESSES
+from broker.core.rates import ADDRESSES
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.listing import GONE
 from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE

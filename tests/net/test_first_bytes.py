@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.http_guard import Opening, is_text, opening
+from broker.net.first_bytes import Opening, is_text, opening
 
 REQUESTS = [
     b"GET / HTTP/1.1",

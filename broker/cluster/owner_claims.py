@@ -1,9 +1,8 @@
-"""Claims: owners of durable queues.
+"""Claims of owners: the one broker that serves a durable queue, and the one director that decides.
 
 Rules:
 - A claim is a key that is created if absent, under the lease of the owner; a lasting one has no lease.
-- Claims follow the store: where the brokers share one, a lasting claim of a broker that is away is from before that,
-  and is replaced.
+- Claims follow the store: where the brokers share one, a lasting claim is replaced if its owner is no member.
 - The present owner is the one in etcd, as far as it has been read: the watch reports each change of it.
 - When the lease of this member has ended, its claims with a lease are gone at once, without an answer of etcd.
 """
