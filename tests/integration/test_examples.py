@@ -68,7 +68,7 @@ def test_programs_that_stay_register_once(daemon: Daemon, tmp_path: Path, reques
         [str(ROOT / "examples/provider.py"), "--broker", f"127.0.0.1:{daemon.port()}", "--service", "elko"],
         [str(ROOT / "examples/service.py"), "--name", "dbp", "--port", ports["5246"]],
     ]
-    for name in ("dbp.py", "offer_http.py", "mc0.py", "mtl.py"):
+    for name in ("dbp.py", "offer_http.py", "mc0.py"):
         (tmp_path / name).write_text(default.sub(lambda found: ports[found[1]], PROGRAMS[name]))
         commands.append([name])
     with ExitStack() as stack:
