@@ -142,9 +142,9 @@ def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler:
     [
         ("click", ["-m", "broker.brokerctl", "status"], "brokerctl needs click: pip install 'elkobroker[ctl]'"),
         (
-            "cryptography",
+            "cattrs",
             ["-m", "twisted", "elkobroker"],
-            "twistd elkobroker needs cryptography: pip install 'elkobroker[daemon]'",
+            "twistd elkobroker needs cattrs: pip install 'elkobroker[daemon]'",
         ),
     ],
 )

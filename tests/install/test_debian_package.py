@@ -19,15 +19,13 @@ from tests.patience import until
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="a machine of one's own needs root"),
-    # One machine for all.
-    pytest.mark.xdist_group("debian"),
 ]
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of this checkout, in a folder of its own."""
     for name in ("dpkg-buildpackage", "dh"):
@@ -48,19 +46,19 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copy(found, shared / "elkobroker.deb"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def host(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdHost]:
     """A machine without the package."""
     with SystemdHost(make_root(tmp_path_factory.mktemp("debian")), package.parent) as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def files_before(host: SystemdHost) -> set[str]:
     return files(host)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def installed(host: SystemdHost, files_before: set[str]) -> SystemdHost:
     """The machine, on which the package's broker runs."""
     host.done("apt-get install --yes --no-install-recommends /shared/elkobroker.deb")
@@ -80,13 +78,13 @@ def is_found(host: SystemdHost, name: str) -> bool:
     return bool(json.loads(host.done(f"curl --silent --fail http://127.0.0.1:9080/v1/services/{name}"))["services"])
 
 
-def test_lintian_has_no_complaint(package: Path) -> None:
+def lintian_has_no_complaint(package: Path) -> None:
     command = [program("lintian"), "--fail-on", "error,warning", str(package)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_small_machine_has_a_broker_its_page_and_its_commands(installed: SystemdHost) -> None:
+def a_small_machine_has_a_broker_its_page_and_its_commands(installed: SystemdHost) -> None:
     assert "<title>" in installed.done("curl --silent --fail http://127.0.0.1:9080/")
     assert "elkobroker" in installed.done("brokerctl status")
     assert installed.done("brokerkeys --help").startswith("usage: brokerkeys")
@@ -96,7 +94,7 @@ def test_a_small_machine_has_a_broker_its_page_and_its_commands(installed: Syste
     assert "dropin.cache" not in installed.journal()
 
 
-def test_a_reload_takes_a_good_file_and_refuses_a_bad_one(installed: SystemdHost) -> None:
+def a_reload_takes_a_good_file_and_refuses_a_bad_one(installed: SystemdHost) -> None:
     path = "/etc/elkobroker/elkobroker.toml"
     before = installed.done(f"cat {path}")
     installed.write(path, before.replace("[log]\n", '[log]\nlevel = "debug"\n', 1))
@@ -110,7 +108,7 @@ def test_a_reload_takes_a_good_file_and_refuses_a_bad_one(installed: SystemdHost
     installed.done("systemctl reload elkobroker")
 
 
-def test_backup_and_restore_as_the_page_prints_them(installed: SystemdHost) -> None:
+def backup_and_restore_as_the_page_prints_them(installed: SystemdHost) -> None:
     section = OPERATIONS.partition("**Backup.**")[2].partition("**A full disk**")[0]
     commands = re.findall(r"^# (.*)$", section, re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["brokerctl", "systemctl", "brokerctl", "systemctl"]
@@ -132,7 +130,7 @@ def test_backup_and_restore_as_the_page_prints_them(installed: SystemdHost) -> N
     installed.done("rm /srv/elkobroker.tar.gz")
 
 
-def test_the_watchdog_starts_a_hung_broker_again(installed: SystemdHost) -> None:
+def the_watchdog_starts_a_hung_broker_again(installed: SystemdHost) -> None:
     installed.done("mkdir -p /run/systemd/system/elkobroker.service.d")
     installed.write("/run/systemd/system/elkobroker.service.d/watchdog.conf", "[Service]\nWatchdogSec=2\n")
     installed.done("systemctl daemon-reload && systemctl restart elkobroker")
@@ -143,8 +141,20 @@ def test_the_watchdog_starts_a_hung_broker_again(installed: SystemdHost) -> None
     installed.done("rm -r /run/systemd/system/elkobroker.service.d && systemctl daemon-reload")
 
 
-def test_a_purge_leaves_nothing(installed: SystemdHost, files_before: set[str]) -> None:
+def a_purge_leaves_nothing(installed: SystemdHost, files_before: set[str]) -> None:
     installed.done("apt-get purge --yes elkobroker")
     assert files(installed) - files_before == set()
     assert installed.run("getent passwd elkobroker").stdout == ""
     assert installed.run("ls -d /var/lib/private/elkobroker /var/lib/elkobroker /etc/elkobroker").returncode != 0
+
+
+def test_a_package_from_its_installation_to_its_purge(
+    package: Path, installed: SystemdHost, files_before: set[str]
+) -> None:
+    # One test, since each process of the tests would build a package and a machine for its own part of several.
+    lintian_has_no_complaint(package)
+    a_small_machine_has_a_broker_its_page_and_its_commands(installed)
+    a_reload_takes_a_good_file_and_refuses_a_bad_one(installed)
+    backup_and_restore_as_the_page_prints_them(installed)
+    the_watchdog_starts_a_hung_broker_again(installed)
+    a_purge_leaves_nothing(installed, files_before)

@@ -22,7 +22,7 @@ LONG = "x" * 255
 LABEL = "<b>bold</b>" * 90
 
 PLACES = ("", "catalog", "services", "providers", "loads", "events", "view/elko/sessions")
-TEXT = {"services": SCRIPTS[0], "events": SCRIPTS[0]}
+TEXT = {"catalog": SCRIPTS[0], "services": SCRIPTS[0], "events": SCRIPTS[0]}
 """A text of these places; the label of the provider is in all others."""
 
 
