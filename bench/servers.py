@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -353,25 +353,23 @@ def mtl(keys: Keys | None = None) -> Iterator[MtlServer]:
             yield server
 
 
-@contextmanager
-def dns() -> Iterator[DnsServer]:
+def dns() -> AbstractContextManager[DnsServer]:
     """A broker with DNS, whose responses on this machine are not limited."""
     config = '[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-    with (
-        TemporaryDirectory(prefix="elkobroker-bench-") as directory,
-        broker_with(DnsServer, "dns", config, DNS_LISTENS, Path(directory)) as (server, said),
-    ):
-        server.port = int(said[1])
-        yield server
+    return _on_one_port(DnsServer, "dns", config, DNS_LISTENS)
+
+
+def http() -> AbstractContextManager[HttpServer]:
+    """A broker with HTTP, for clients on this machine."""
+    return _on_one_port(HttpServer, "http", '[http]\nendpoint = "tcp:0:interface=127.0.0.1"\n', HTTP_LISTENS)
 
 
 @contextmanager
-def http() -> Iterator[HttpServer]:
-    """A broker with HTTP, for clients on this machine."""
-    config = '[http]\nendpoint = "tcp:0:interface=127.0.0.1"\n'
+def _on_one_port(kind: type[W], wire: str, config: str, listens: re.Pattern[str]) -> Iterator[W]:
+    """A broker with a wire whose line in the log, ``listens``, has its port."""
     with (
         TemporaryDirectory(prefix="elkobroker-bench-") as directory,
-        broker_with(HttpServer, "http", config, HTTP_LISTENS, Path(directory)) as (server, said),
+        broker_with(kind, wire, config, listens, Path(directory)) as (server, said),
     ):
         server.port = int(said[1])
         yield server

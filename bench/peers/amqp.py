@@ -1,4 +1,4 @@
-"""A writer and readers of a queue over AMQP 0-9-1, the protocol of RabbitMQ: the load of `bench.peers.mtl.Queue`.
+"""A writer and readers of a queue over AMQP 0-9-1, the protocol of RabbitMQ: see `bench.peers.mtl.QueueTraffic`.
 
 Messages are persistent, writers have confirms, and readers confirm each message. Frames are made by hand: a client
 library would be what is measured.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import select
 import socket
 import struct
-import time
 from typing import Any
 
-from bench.peers.mtl import FURTHER
+from bench.peers.mtl import QueueTraffic
 from bench.servers import Server
-from bench.traffic import STUCK, Sample, Stuck, connect
+from bench.traffic import STUCK, Stuck, connect
 
 _FRAME = struct.Struct(">BHI")
 _METHOD = struct.Struct(">HH")
@@ -95,16 +94,13 @@ class Channel:
                 return
 
 
-class AmqpQueue:
-    """One writer that is confirmed, and readers of its queue that confirm one by one: see `bench.peers.mtl.Queue`."""
+class AmqpQueue(QueueTraffic):
+    """The load over AMQP. Readers confirm one by one."""
 
     def __init__(self, server: Server, name: str, readers: int, window: int, size: int) -> None:
+        super().__init__(window, size)
         queue = name.encode()
-        self._window = window
-        self._filler = b"." * (size - 8)
-        self._sent = 0
         self._unconfirmed: dict[int, None] = {}
-        self._missing: set[bytes] = set()
         self._writer = Channel(server, queue)
         self._writer.ask((85, 10), b"\0", CONFIRMS)
         self._readers = [Channel(server, queue) for _ in range(readers)]
@@ -117,24 +113,6 @@ class AmqpQueue:
             self._poller.register(channel.sock, select.POLLIN)
         head = struct.pack(">HHQHB", 60, 0, size, 0x1000, 2)
         self._before = _method((60, 40), b"\0\0" + _short(b"") + _short(queue) + b"\0") + _frame(2, _CHANNEL, head)
-
-    def run(self, seconds: float) -> Sample:
-        """Write for so long, then let all be confirmed. Counts messages."""
-        begun = self._sent
-        start = now = time.perf_counter()
-        end = start + seconds
-        most = FURTHER * self._window
-        while now < end or self._unconfirmed or self._missing:
-            if now < end:
-                room = self._window - len(self._unconfirmed)
-                self._send(min(room, most - len(self._missing)) if self._readers else room)
-            moved = self._hear()
-            for reader in self._readers:
-                moved |= self._take(reader)
-            if not moved and not self._poller.poll(int(STUCK * 1000)):
-                raise Stuck(f"{len(self._unconfirmed)} are not confirmed, {len(self._missing)} did not come")
-            now = time.perf_counter()
-        return Sample(self._sent - begun, now - start)
 
     def close(self) -> None:
         """Close the connections."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from itertools import count
 from typing import Any
 
@@ -298,11 +298,59 @@ class Unconfirmed:
         return bool(came)
 
 
-class Queue:
-    """One writer that is confirmed, and readers of its queue who confirm one by one, or ``multiple`` at once.
+class QueueTraffic:
+    """One writer that is confirmed, and readers of its queue: the load, whatever the protocol.
 
     Nobody has more than ``window`` unconfirmed. Without readers everything stays in the queue.
     """
+
+    _readers: Sequence[Any]
+    _unconfirmed: Sized
+    _poller: Any
+    """The poller of all connections."""
+
+    def __init__(self, window: int, size: int) -> None:
+        self._window = window
+        self._filler = b"." * (size - 8)
+        self._sent = 0
+        self._missing: set[bytes] = set()
+        """Bodies that no reader has had yet."""
+
+    def run(self, seconds: float) -> Sample:
+        """Write for so long, then let all be confirmed. Counts messages."""
+        begun = self._sent
+        start = now = time.perf_counter()
+        end = start + seconds
+        most = FURTHER * self._window
+        while now < end or self._unconfirmed or self._missing:
+            if now < end:
+                room = self._window - len(self._unconfirmed)
+                self._send(min(room, most - len(self._missing)) if self._readers else room)
+            moved = self._hear()
+            for reader in self._readers:
+                moved |= self._take(reader)
+            if not moved and not self._poller.poll(int(STUCK * 1000)):
+                raise Stuck(f"{len(self._unconfirmed)} are not confirmed, {len(self._missing)} did not come")
+            now = time.perf_counter()
+        return Sample(self._sent - begun, now - start)
+
+    def _send(self, count: int) -> None:
+        """Send so many messages."""
+        raise NotImplementedError
+
+    def _hear(self) -> bool:
+        """Take the confirms that have come. Returns True if there were some."""
+        raise NotImplementedError
+
+    def _take(self, reader: Any) -> bool:
+        """Take and confirm the messages that have come at a reader. Returns True if there were some."""
+        raise NotImplementedError
+
+
+class Queue(QueueTraffic):
+    """The same over MTL. Readers confirm one by one, or ``multiple`` at once."""
+
+    _unconfirmed: Unconfirmed
 
     def __init__(
         self,
@@ -313,6 +361,7 @@ class Queue:
         size: int,
         multiple: bool = False,
     ) -> None:
+        super().__init__(window, size)
         self._context = at = context()
         control = Control(at, server, "queue")
         self._readers = [
@@ -320,34 +369,11 @@ class Queue:
         ]
         self._writer = flow(at, server, control.lease("Writer", [name], "full"))
         self._tail = tail(name)
-        self._window = window
         self._multiple = multiple
-        self._filler = b"." * (size - 8)
         self._unconfirmed = Unconfirmed(self._writer)
-        self._sent = 0
-        self._missing: set[bytes] = set()
-        """Bodies that no reader has had yet."""
         self._poller = zmq.Poller()
         for sock in (self._writer, *self._readers):
             self._poller.register(sock, zmq.POLLIN)
-
-    def run(self, seconds: float) -> Sample:
-        """Write for so long, then let all be confirmed. Counts Contents."""
-        begun = self._sent
-        start = now = time.perf_counter()
-        end = start + seconds
-        most = FURTHER * self._window
-        while now < end or self._unconfirmed or self._missing:
-            if now < end:
-                room = self._window - len(self._unconfirmed)
-                self._send(min(room, most - len(self._missing)) if self._readers else room)
-            moved = self._unconfirmed.hear()
-            for reader in self._readers:
-                moved |= self._take(reader)
-            if not moved and not self._poller.poll(int(STUCK * 1000)):
-                raise Stuck(f"{len(self._unconfirmed)} are not confirmed, {len(self._missing)} did not come")
-            now = time.perf_counter()
-        return Sample(self._sent - begun, now - start)
 
     def close(self) -> None:
         """Close the connections."""
@@ -363,6 +389,9 @@ class Queue:
             self._unconfirmed.add(self._sent)
             if self._readers:
                 self._missing.add(body[:8])
+
+    def _hear(self) -> bool:
+        return self._unconfirmed.hear()
 
     def _take(self, reader: Socket) -> bool:
         contents = drained(reader)
