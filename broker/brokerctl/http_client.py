@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import treq.client
@@ -41,7 +40,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
-from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, TIMEOUT, Query, parameters
+from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, TIMEOUT, ApiClient, Query, parameters
 from broker.http_bodies import Body, TooLong, collect, late
 
 # A bound on the bytes that a server sends: Twisted bounds a line of headers, but not their number.
@@ -186,21 +185,16 @@ NO_TLS = frozenset(("wrong version number", "http request", "packet length too l
 
 
 @implementer(IAgentEndpointFactory)
-class Client:
-    """A client of one broker. ``authorization`` is the field of that name, "" for none."""
+class Client(ApiClient):
+    """A client with TLS, streams, and many requests at once."""
 
     def __init__(self, reactor: Any, context: Context, timeout: float = TIMEOUT, authorization: str = "") -> None:
+        super().__init__(context, timeout, authorization)
         self.reactor = reactor
-        self.where = context.url.rstrip("/")
-        parts = urlsplit(self.where)
-        self._host, self._port = parts.hostname or "", parts.port or (443 if context.secure else 80)
         # The endpoint and the field Host have the address. treq reads URLs by hyperlink, which takes an address of IPv6
         # for a name.
-        self._url = f"{parts.scheme}://broker.invalid{parts.path}"
-        self._authority = parts.netloc
-        self.timeout = timeout
+        self._url = f"{self._parts.scheme}://broker.invalid{self._parts.path}"
         self._budget = Budget()
-        self._authorization = {"Authorization": authorization} if authorization else {}
         # Made at once, so that a bad file is reported before anything is sent.
         self._tls = connection_creator(context, self._host) if context.secure else None
         self._pool = HTTPConnectionPool(reactor)
@@ -214,25 +208,14 @@ class Client:
 
     @property
     def certificate_ends(self) -> float | None:
-        """The end of the server's certificate in seconds of the epoch; None without TLS, or before an answer."""
+        """See `ApiClient`."""
         certificate = self._budget.certificate
         return None if certificate is None else float(certificate.to_cryptography().not_valid_after_utc.timestamp())
-
-    async def get(self, path: str, query: Query | None = None) -> Any:
-        """Return the JSON of a resource. Raises `Failure`."""
-        return (await self.request("GET", path, query)).value()
-
-    async def post(self, path: str, body: object, method: str = "POST") -> Any:
-        """Send JSON, and return that of the answer, or None. Raises `Failure`."""
-        return (await self.request(method, path, None, body)).value()
 
     async def request(
         self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
     ) -> Answer:
-        """Return the complete answer, whatever its status. Raises `Failure` if there is none.
-
-        ``path`` is percent-encoded. ``timeout`` replaces that of the client.
-        """
+        """See `ApiClient`."""
         limit = self.timeout if timeout is None else timeout
         self._budget.allow(MAX_HEAD + MAX_BODY)
 
@@ -277,7 +260,7 @@ class Client:
         await self._pool.closeCachedConnections()
 
     async def _send(self, method: str, path: str, query: Query | None, body: object, extra: Mapping[str, str]) -> Any:
-        headers = Headers({"Accept": ["application/json"], "User-Agent": ["brokerctl"], "Host": [self._authority]})
+        headers = Headers({"Accept": ["application/json"], "User-Agent": ["brokerctl"], "Host": [self._parts.netloc]})
         for name, value in {**self._authorization, **extra}.items():
             headers.setRawHeaders(name, [value])
         options: dict[str, Any] = {}
@@ -304,9 +287,9 @@ class Client:
         if isinstance(problem, Failure):
             return problem
         if self._budget.exceeded:
-            return Failure(f"{self.where} answers with more than {MAX_BODY} bytes", Exit.UNINTELLIGIBLE)
+            return self._too_much()
         if isinstance(problem, defer.TimeoutError | error.TimeoutError):
-            return Failure(f"{self.where} gives no complete answer within {limit:g} s", Exit.UNREACHABLE)
+            return self._too_late(limit)
         reasons = [each.value for each in getattr(problem, "reasons", ())] or [problem]
         for reason in reasons:
             if isinstance(reason, Failure):
@@ -324,17 +307,15 @@ class Client:
                 return Failure(f"TLS with {self.where} fails: {text}", Exit.UNREACHABLE)
         if isinstance(problem, error.DNSLookupError | ValueError):
             # A name that cannot be one is refused by the endpoint itself.
-            return Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
+            return self._unknown_host()
         if isinstance(problem, error.ConnectError):
-            return Failure(
-                f"{self.where} cannot be reached: {problem.args[-1] if problem.args else problem}", Exit.UNREACHABLE
-            )
+            return self._unreachable(problem.args[-1] if problem.args else problem)
         if isinstance(problem, ResponseFailed):
             if any(isinstance(reason, error.ConnectionDone | error.ConnectionLost) for reason in reasons):
-                return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
-            return Failure(f"{self.where} does not answer as an HTTP server does", Exit.UNINTELLIGIBLE)
+                return self._cut_off()
+            return self._no_http()
         if isinstance(problem, error.ConnectionClosed):
-            return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
+            return self._cut_off()
         return problem
 
 

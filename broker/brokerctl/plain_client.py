@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -35,32 +35,60 @@ input may become 64 MiB before it is counted."""
 Query = Mapping[str, str | int | float | Sequence[str]]
 
 
-class ApiClient(Protocol):
-    """A client of one broker, as commands see it. All methods raise `Failure`."""
+class ApiClient:
+    """A client of one broker. ``authorization`` is the field of that name, "" for none. All methods raise `Failure`."""
 
-    @property
-    def reactor(self) -> Any:
-        """The reactor that runs it; None for a client that blocks."""
+    reactor: Any = None
+    """The reactor that runs it; None for a client that blocks."""
 
-    @property
-    def where(self) -> str:
+    def __init__(self, context: Context, timeout: float, authorization: str) -> None:
+        self.where = context.url.rstrip("/")
         """The address, for messages."""
+        self._parts = urlsplit(self.where)
+        self._host = self._parts.hostname or ""
+        self._port = self._parts.port or (443 if context.secure else 80)
+        self.timeout = timeout
+        self._authorization = {"Authorization": authorization} if authorization else {}
 
     @property
     def certificate_ends(self) -> float | None:
         """The end of the server's certificate in seconds of the epoch; None without TLS, or before an answer."""
+        return None
 
     async def get(self, path: str, query: Query | None = None) -> Any:
         """Return the JSON of a resource."""
+        return (await self.request("GET", path, query)).value()
 
     async def post(self, path: str, body: object, method: str = "POST") -> Any:
         """Send JSON, and return that of the answer, or None."""
+        return (await self.request(method, path, None, body)).value()
 
     async def request(
         self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
     ) -> Answer:
         """Return the complete answer, whatever its status. ``path`` is percent-encoded. ``timeout`` replaces that of
         the client."""
+        raise NotImplementedError
+
+    # failures of an exchange
+
+    def _too_much(self) -> Failure:
+        return Failure(f"{self.where} answers with more than {MAX_BODY} bytes", Exit.UNINTELLIGIBLE)
+
+    def _too_late(self, limit: float) -> Failure:
+        return Failure(f"{self.where} gives no complete answer within {limit:g} s", Exit.UNREACHABLE)
+
+    def _cut_off(self) -> Failure:
+        return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
+
+    def _no_http(self) -> Failure:
+        return Failure(f"{self.where} does not answer as an HTTP server does", Exit.UNINTELLIGIBLE)
+
+    def _unknown_host(self) -> Failure:
+        return Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
+
+    def _unreachable(self, reason: object) -> Failure:
+        return Failure(f"{self.where} cannot be reached: {reason}", Exit.UNREACHABLE)
 
 
 def segment(text: str) -> str:
@@ -103,7 +131,7 @@ class _Received(io.RawIOBase):
 
 
 class _Socket:
-    """What `http.client.HTTPResponse` needs of a socket."""
+    """The part of a socket that `http.client.HTTPResponse` uses."""
 
     def __init__(self, received: _Received) -> None:
         self._received = received
@@ -112,36 +140,21 @@ class _Socket:
         return io.BufferedReader(self._received, 65_536)
 
 
-class PlainClient:
-    """A client of one broker; see `ApiClient`. ``authorization`` is the field of that name, "" for none."""
-
-    reactor = None
-    certificate_ends = None
+class PlainClient(ApiClient):
+    """A client without TLS."""
 
     def __init__(self, context: Context, timeout: float = TIMEOUT, authorization: str = "") -> None:
-        self.where = context.url.rstrip("/")
-        parts = urlsplit(self.where)
-        self._host, self._port, self._path = parts.hostname or "", parts.port or 80, parts.path
-        self._timeout = timeout
-        self._fields = {"Host": parts.netloc, "Accept": "application/json", "User-Agent": "brokerctl"}
-        if authorization:
-            self._fields["Authorization"] = authorization
-
-    async def get(self, path: str, query: Query | None = None) -> Any:
-        """See `ApiClient`."""
-        return (await self.request("GET", path, query)).value()
-
-    async def post(self, path: str, body: object, method: str = "POST") -> Any:
-        """See `ApiClient`."""
-        return (await self.request(method, path, None, body)).value()
+        super().__init__(context, timeout, authorization)
+        agreed = {"Host": self._parts.netloc, "Accept": "application/json", "User-Agent": "brokerctl"}
+        self._fields = {**agreed, **self._authorization}
 
     async def request(
         self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
     ) -> Answer:
         """See `ApiClient`."""
-        limit = self._timeout if timeout is None else timeout
+        limit = self.timeout if timeout is None else timeout
         end = time.monotonic() + limit
-        target = self._path + path + (f"?{urlencode(parameters(query))}" if query else "")
+        target = self._parts.path + path + (f"?{urlencode(parameters(query))}" if query else "")
         data = b"" if body is None else msgspec.json.encode(body)
         fields = {**self._fields, "Connection": "close"}
         if body is not None:
@@ -151,7 +164,7 @@ class PlainClient:
         try:
             return self._exchange(request, method, path, end)
         except TimeoutError:
-            raise Failure(f"{self.where} gives no complete answer within {limit:g} s", Exit.UNREACHABLE) from None
+            raise self._too_late(limit) from None
         except (_TooMuch, http.client.LineTooLong):
             raise self._too_much() from None
         except (ConnectionError, http.client.IncompleteRead):
@@ -161,15 +174,6 @@ class PlainClient:
             raise (self._no_http() if str(problem.args[0]).endswith("\n") else self._cut_off()) from None
         except (http.client.HTTPException, ValueError, zlib.error) as problem:
             raise (self._too_much() if "got more than" in str(problem) else self._no_http()) from None
-
-    def _too_much(self) -> Failure:
-        return Failure(f"{self.where} answers with more than {MAX_BODY} bytes", Exit.UNINTELLIGIBLE)
-
-    def _cut_off(self) -> Failure:
-        return Failure(f"{self.where} closes the connection without a complete answer", Exit.UNREACHABLE)
-
-    def _no_http(self) -> Failure:
-        return Failure(f"{self.where} does not answer as an HTTP server does", Exit.UNINTELLIGIBLE)
 
     def _exchange(self, request: bytes, method: str, path: str, end: float) -> Answer:
         with self._connected(end) as connection:
@@ -204,8 +208,8 @@ class PlainClient:
             else:
                 return connection
         if not problem.strerror:
-            raise Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
-        raise Failure(f"{self.where} cannot be reached: {problem.strerror}", Exit.UNREACHABLE)
+            raise self._unknown_host()
+        raise self._unreachable(problem.strerror)
 
 
 def _left(end: float) -> float:
