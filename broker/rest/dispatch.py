@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -34,7 +34,7 @@ from broker.core.errors import Reason, Refusal
 from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query, without_any
 from broker.rest.messages import Outlet, Request, Response, Stream
 from broker.rest.problem import Problem, problem_of
-from broker.rest.sites import named, same_site
+from broker.rest.sites import known_host, same_site
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
@@ -43,18 +43,6 @@ DRAINING = "the broker is draining: use another one"
 
 CLIENTS = ("offer", "find")
 """The operations of clients: a drain refuses them, and leaves those of operators."""
-
-
-def known_host(request: Request, hosts: Collection[str]) -> bool:
-    """Return True if the request names the listener: by an IP literal, ``localhost`` or a name of ``hosts``.
-
-    ``hosts`` are names in lower case, without port; ``*`` allows each name. A request without Host is of no browser.
-    """
-    host = request.headers.get("host")
-    if host is None or "*" in hosts:
-        return True
-    name, own = named(host)
-    return own or name in hosts
 
 
 @attrs.define(eq=False)

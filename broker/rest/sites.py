@@ -12,7 +12,7 @@ of another origin, since the API sends no CORS headers. Two attacks remain:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -51,14 +51,26 @@ MOST, LONGEST = 512, 256
 name a listener by a few names."""
 
 
+@lru_cache(MOST)
 def _named(host: str) -> tuple[str, bool]:
-    parts = _split(host.strip()) if len(host) <= LONGEST else None
+    """Return the name in a Host, in lower case and without port, empty for a malformed one; and True if it is an IP
+    literal or ``localhost``, which names each listener."""
+    parts = _split(host.strip())
     return ("", False) if parts is None else (parts[0], _known(parts[0], ()))
 
 
-named: Callable[[str], tuple[str, bool]] = lru_cache(MOST)(_named)
-"""Returns the name in a Host, in lower case and without port, empty for one that is malformed or longer than a name can
-be; and True if it is an IP literal or ``localhost``, which names each listener."""
+def known_host(request: Request, hosts: Collection[str]) -> bool:
+    """Return True if the request names the listener: by an IP literal, ``localhost`` or a name of ``hosts``.
+
+    ``hosts`` are names in lower case, without port; ``*`` allows each name. A request without Host is of no browser.
+    """
+    host = request.headers.get("host")
+    if host is None or "*" in hosts:
+        return True
+    if len(host) > LONGEST:  # longer than a name can be, and not worth its place
+        return False
+    name, own = _named(host)
+    return own or name in hosts
 
 
 def canonical(origin: str) -> tuple[str, str, int] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from broker.rest.dispatch import known_host
 from broker.rest.messages import Request
-from broker.rest.sites import same_site
+from broker.rest.sites import LONGEST, known_host, same_site
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,13 @@ def test_a_host_is_an_address_or_a_configured_name(host: str | None, known: bool
     headers = {} if host is None else {"host": host}
     assert known_host(Request("GET", "/", headers=headers), {"broker.example.com"}) is known
     assert known_host(Request("GET", "/", headers=headers), {"*"})
+
+
+def test_a_host_that_is_longer_than_a_name_is_unknown_and_not_kept() -> None:
+    host = "x" * (LONGEST + 1)
+    before = sys.getrefcount(host)
+    assert not known_host(Request("GET", "/", headers={"host": host}), {"broker.example.com"})
+    assert sys.getrefcount(host) == before
 
 
 @pytest.mark.parametrize(
