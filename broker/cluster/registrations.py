@@ -215,6 +215,8 @@ class Registrations:
         self._again_timer: IDelayedCall | None = None
         self._labels: dict[tuple[str, str], int] = {}
         """Remembered providers by wire and label; 0 for a label of several."""
+        self._remembered: dict[tuple[int, str, str, str], list[Key]] = {}
+        """Remembered keys by provider, wire, name and protocol."""
         self._stopped = False
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
@@ -228,7 +230,7 @@ class Registrations:
         return State.GONE if own is None else own.state
 
     def is_superseded(self, key: Key) -> bool:
-        """Return whether a registration does not count."""
+        """Return True if another member has the key."""
         own = self._own.get(key)
         return own is not None and own.state is State.SUPERSEDED
 
@@ -249,6 +251,7 @@ class Registrations:
             entry = table.valid(key)
             if key not in self._own and entry is not None and entry.broker == self._name:
                 self._own[key] = Own(State.REMEMBERED, written=entry.modified)
+                self._remembered.setdefault((entry.provider, *key[:3]), []).append(key)
                 label = (key[0], entry.registration.provider.label)
                 known = self._labels.setdefault(label, entry.provider)
                 if known != entry.provider or label[1] in ("", ANONYMOUS, key[0]):
@@ -257,6 +260,7 @@ class Registrations:
     def forget(self) -> None:
         """Delete the keys of the run before that have not come back."""
         self._labels.clear()
+        self._remembered.clear()
         for key in [key for key, own in self._own.items() if own.state is State.REMEMBERED]:
             self._step(key, Happens.TIME)
 
@@ -442,11 +446,11 @@ class Registrations:
     def _replace_by_label(self, key: Key) -> None:
         now = self._registry.own(key)
         id = 0 if now is None else self._labels.get((key[0], now.provider.label), 0)
-        table = self._shared.table
-        for old in table.of(self._name) if id else ():
-            entry = table.entries.get(old)
+        entries = self._shared.table.entries
+        for old in self._remembered.get((id, *key[:3]), ()) if id else ():
+            entry = entries.get(old)
             mine = self.state(old) is State.REMEMBERED and entry is not None and entry.provider == id
-            if mine and old[:3] == key[:3] and old != key:
+            if mine and old != key:
                 self._step(old, Happens.TIME)
                 return
 
@@ -533,7 +537,7 @@ class Registrations:
             self._repeat(key)
 
     def _look(self, key: Key, own: Own) -> bool:
-        """Return whether the table has a later value of another member, by which the own one is superseded."""
+        """Return True if the table has a later value of another member, which supersedes the own one."""
         entry = self._shared.table.valid(key)
         if entry is None or entry.held or entry.broker == self._name or entry.modified <= own.written:
             return False
