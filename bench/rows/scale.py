@@ -79,7 +79,7 @@ def read(port: int, path: str) -> float:
 
 
 def is_found(port: int, name: str) -> bool:
-    """Whether a find at a broker that starts has a service."""
+    """True once a find at a broker that starts has a service."""
     try:
         with socket.create_connection((HOST, port), 1) as sock:
             sock.sendall(messages.auth("finder") + messages.find(name))

@@ -77,7 +77,7 @@ class Cluster:
         )
 
     def has_entries(self) -> bool:
-        """Return whether own providers are in the registry, live ones or departed ones."""
+        """Return True if own providers are in the registry, live ones or departed ones."""
         return self._parts.own_sizes()[0] > 0 or self._parts.own.departing > 0
 
     # IMembers

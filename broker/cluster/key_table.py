@@ -149,7 +149,7 @@ class Table:
     # reading
 
     def has_epoch(self, epoch: str) -> bool:
-        """Return whether these are data of that epoch: neither other data, nor of another layout, nor without
+        """Return True if these are data of that epoch: neither other data, nor of another layout, nor without
         ``meta``."""
         try:
             return self.meta is not None and layout.epoch_of(self.meta.value) == epoch
@@ -157,7 +157,7 @@ class Table:
             return False
 
     def is_valid(self, entry: Entry) -> bool:
-        """Return whether an entry counts."""
+        """Return True if an entry counts."""
         if entry.held:
             return True
         member = self.members.get(entry.broker)

@@ -61,10 +61,10 @@ class Session(Protocol):
     """The side of the sessions for the parts."""
 
     def is_member(self) -> bool:
-        """Return whether this broker is a member."""
+        """Return True if this broker is a member."""
 
     def going(self) -> bool:
-        """Return whether the membership has not ended."""
+        """Return True if the membership has not ended."""
 
     def in_touch(self) -> bool:
         """Return False while leases may have ended without a notice, the own one among them."""

@@ -136,7 +136,7 @@ class Membership:
         """True once this run has held the name: from then on another holder fences it at once."""
 
     def is_held(self) -> bool:
-        """Return whether the lease is held for certain: a renewal has succeeded within the TTL."""
+        """Return True if the lease is held for certain: a renewal has succeeded within the TTL."""
         return self.lease != 0 and self._clock.seconds() < self._renewed + self._ttl
 
     # the database
@@ -222,7 +222,7 @@ class Membership:
         self.lease = 0
 
     async def _resumed(self) -> bool:
-        """Return whether the present lease still has the name, after a renewal of it."""
+        """Return True if the present lease still has the name, after a renewal of it."""
         now = self._clock.seconds()
         try:
             await self._etcd.keep_alive(self.lease)

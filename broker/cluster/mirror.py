@@ -44,7 +44,7 @@ class Own(Protocol):
         """Return a departed registration, None if there is none at a key."""
 
     def is_superseded(self, key: Key) -> bool:
-        """Return whether an own registration does not count."""
+        """Return True if an own registration does not count."""
 
 
 class Mirror:

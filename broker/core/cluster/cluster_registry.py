@@ -646,5 +646,5 @@ class ClusterRegistry(Registry):
 
 
 def _amendable(old: Service, new: Service) -> bool:
-    """Return whether a service differs from another one only as `IRegistry.amend` permits."""
+    """Return True if a service differs from another one only as `IRegistry.amend` permits."""
     return old == new or attrs.evolve(old, info=new.info, lasting=new.lasting, interval=new.interval) == new

@@ -12,8 +12,8 @@ States of a director:
 
 Rules:
 - The claim is a key of etcd under the lease of the broker, like that of a queue: at most one director has it.
-- Directors tell each other their states over the links. Of the linked ones the active one decides; without one, that
-  with the first name, a standby before one that is starting. It claims, so that a claim does not change who decides.
+- Each director sends its state to the others over the links. The active one of those that are linked decides; without
+  one, the first by name does, a standby before one that is starting. It claims, so that a claim changes no decider.
 - A request at another director is sent to it, and answered as it answers. It sends `DoReserve` to the server before
   its answer, as always. A request that was sent once is not sent on.
 - The director decides itself if there is no answer within `ANSWER_SECONDS`, if the link ends, if the other one has no

@@ -280,7 +280,7 @@ SERVICE, ADDRESS, SERVER = b"service", b"addr", b"ns"
 
 @attrs.define(eq=False)
 class Basis:
-    """What a response about the services of a folded name was made of.
+    """The basis of a response about the services of a folded name: all that it was made of.
 
     - ``found``: each spelling and protocol, with the services that the registry found for it, and whether they are
       permitted. A group of services has another tuple after each change.

@@ -59,7 +59,7 @@ class Registration(Report):
 
 @attrs.frozen
 class RegistrationQuery:
-    """How to register."""
+    """The query of a registration."""
 
     consistent: Annotated[bool, Meta(description="answer once it is written for the other brokers")] = False
 
