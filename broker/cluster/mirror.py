@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -59,8 +60,9 @@ class Mirror:
         self._clock = clock
         self._name = name
         self._own = own
-        self._dirty: dict[Key, None] = {}
-        self._dirty_loads: dict[tuple[str, int], None] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._dirty: OrderedDict[Key, None] = OrderedDict()
+        self._dirty_loads: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._turn: IDelayedCall | None = None
         self._done: list[Callable[[], None]] = []
         self.stopped = False
@@ -118,8 +120,7 @@ class Mirror:
         counting: list[Key] = []
         own = self._own()
         for _ in range(min(STEP, len(self._dirty))):
-            key = next(iter(self._dirty))
-            del self._dirty[key]
+            key, _ = self._dirty.popitem(last=False)
             found = self._other(key, own)
             if found is not None:
                 present.append(found)
@@ -153,8 +154,7 @@ class Mirror:
         table = self._shared.table
         loads: list[tuple[str, int, float, LoadDetails | None]] = []
         while self._dirty_loads and len(loads) < LOAD_STEP:
-            broker, id = next(iter(self._dirty_loads))
-            del self._dirty_loads[broker, id]
+            (broker, id), _ = self._dirty_loads.popitem(last=False)
             loads.append((broker, id, *table.load(broker, id)))
         if loads:
             try:

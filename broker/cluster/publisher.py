@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
 import attrs
@@ -110,7 +111,8 @@ class Publisher:
         self._fenced = fenced
         self._filled = filled
         self._late = late
-        self._marks: dict[Hashable, Build] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._marks: OrderedDict[Hashable, Build] = OrderedDict()
         """The marks that are still to be written, the oldest first. Bounded by the tables that mark: own providers,
         loads, claims."""
         self._lease = 0
@@ -193,8 +195,7 @@ class Publisher:
         size = 0
         keep: dict[Hashable, Build] = {}
         while self._marks and len(units) < self._most and size < MAX_BYTES:
-            name = next(iter(self._marks))
-            build = self._marks.pop(name)
+            name, build = self._marks.popitem(last=False)
             unit = build()
             if unit is None:
                 continue
@@ -202,7 +203,8 @@ class Publisher:
                 keep[name] = build
                 continue
             if units and size + unit.size > MAX_BYTES:
-                self._marks = {name: build, **self._marks}
+                self._marks[name] = build
+                self._marks.move_to_end(name, last=False)
                 break
             names[name] = build
             units.append(unit)
@@ -313,7 +315,9 @@ class Publisher:
 
     def _again(self, names: dict[Hashable, Build]) -> None:
         self._sent = {}
-        self._marks = {**names, **{name: build for name, build in self._marks.items() if name not in names}}
+        for name, build in reversed(names.items()):
+            self._marks[name] = build
+            self._marks.move_to_end(name, last=False)
 
     def _settle(self) -> None:
         if self._idle and (not self._lease or self.full or not (self._marks or self._writing)):

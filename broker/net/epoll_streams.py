@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -272,7 +273,8 @@ class Streams:
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
         """Registered events by descriptor: EPOLLIN, EPOLLOUT or both."""
-        self._waiting: dict[int, None] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._waiting: OrderedDict[int, None] = OrderedDict()
         """Descriptors of connections whose ends wait for a turn, in order. They are out of the epoll set meanwhile,
         where they would be in the way of others."""
         self._dispatching = False
@@ -400,8 +402,7 @@ class Streams:
     def _ended(self) -> Iterator[tuple[int, int]]:
         """Put connections whose ends wait back into the set, and yield them with their events, as time permits."""
         while self._waiting and self.ends.open:
-            fd = next(iter(self._waiting))
-            del self._waiting[fd]
+            fd, _ = self._waiting.popitem(last=False)
             self._epoll.register(fd, _mask(self._events[fd]))
             yield fd, EPOLLIN | EPOLLRDHUP
 

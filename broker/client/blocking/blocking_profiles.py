@@ -8,6 +8,7 @@ A handler may block for any time: the client's own thread sends the heartbeats m
 from __future__ import annotations
 
 import queue
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from threading import Condition
 from time import monotonic
@@ -233,7 +234,8 @@ class Watch:
         self.view: registry.View[Service]
         self._thread = thread
         self._condition = Condition()
-        self._changes: dict[Hashable, Change] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._changes: OrderedDict[Hashable, Change] = OrderedDict()
         self._error: Exception | None = None
 
     @property
@@ -259,7 +261,7 @@ class Watch:
                     raise self._error
                 if not self._condition.wait(None if end is None else max(0.0, end - monotonic())):
                     raise TimeoutError(f"no change in {timeout} s")
-            return self._changes.pop(next(iter(self._changes)))
+            return self._changes.popitem(last=False)[1]
 
     def close(self) -> None:
         """Close the watch."""

@@ -17,6 +17,7 @@ than a few arithmetic operations: one lease for each regular peer finds those th
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -147,7 +148,8 @@ class RegisteredChecks:
         self._schedule = schedule
         self._clock = clock
         self._begin_after = begin_after
-        self._due: dict[int, None] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._due: OrderedDict[int, None] = OrderedDict()
         """Providers with services that are not supervised yet, or not by the present rules, and some that have left."""
         self._looking: IDelayedCall | None = None
         self._providers: dict[int, dict[int, _CheckedService]] = {}
@@ -196,8 +198,7 @@ class RegisteredChecks:
         """Supervise the next services that are due, as far as they are still offered, by the present rules."""
         left = AT_ONCE
         while self._due and left > 0:
-            number = next(iter(self._due))
-            del self._due[number]
+            number, _ = self._due.popitem(last=False)
             provider = self._registry.provider(number)
             left -= 1
             if provider is None or provider.broker:

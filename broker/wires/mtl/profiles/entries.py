@@ -28,7 +28,7 @@ Rules of resumption, by which a reader gets the changes that it missed instead o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -202,7 +202,10 @@ class PendingChanges(Generic[V]):
         """None once its end is sent."""
         self._shown = shown
         self._send = send
-        self._waiting: dict[Hashable, tuple[EntryEvent[V], bool]] = {event.key: (event, event.new) for event in missed}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._waiting: OrderedDict[Hashable, tuple[EntryEvent[V], bool]] = OrderedDict(
+            (event.key, (event, event.new)) for event in missed
+        )
         """Events by entry, each with True if the reader was not sent the entry."""
         self.blocked = False
         """True if the next event found no room."""

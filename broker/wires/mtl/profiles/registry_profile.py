@@ -31,6 +31,7 @@ The file is longer than others: snapshots and changes of an entry are ordered ov
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -120,7 +121,8 @@ class RegistryProfile:
         """Set while there are readers of loads only: loads change all the time."""
         self._loads_of: set[str] = set()
         """Services with readers of the loads of their providers."""
-        self._unserved: dict[_View, None] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._unserved: OrderedDict[_View, None] = OrderedDict()
         """Views with events left after their turn, in the order of the next turns."""
         self._going_on: ILease | None = None
         self._told = 0
@@ -294,8 +296,7 @@ class RegistryProfile:
         """Serve the views with events left, round-robin, up to the bound of a tick."""
         most = self._bounds.per_tick
         while self._unserved and most > 0:
-            view = next(iter(self._unserved))
-            del self._unserved[view]
+            view, _ = self._unserved.popitem(last=False)
             most -= max(1, self._serve(view, min(self._bounds.per_turn, most)))
         if self._unserved:
             return now
