@@ -141,9 +141,9 @@ class ClusterHealth:
         return DeferredList([self._status(each) for each in self.etcd])
 
     def _status(self, each: EtcdMember) -> Deferred[Any]:
-        return each.client.status().addCallbacks(self._told, self._away, (each,), {}, (each,), {})
+        return each.client.status().addCallbacks(self._answered, self._away, (each,), {}, (each,), {})
 
-    def _told(self, status: Status, each: EtcdMember) -> None:
+    def _answered(self, status: Status, each: EtcdMember) -> None:
         self._set(each, status, "; ".join(status.errors))
 
     def _away(self, failure: Failure, each: EtcdMember) -> None:
