@@ -81,7 +81,8 @@ export const LISTS = {
         draw: (row) => (row[name] ? stateCount(name, row[name]) : ""),
       })),
       { name: "wires", title: "Wires", width: "minmax(5rem, 1fr)" },
-      load,
+      // Not at the side, as elsewhere: on a phone it would stand beside the number of instances.
+      { ...load, role: undefined },
       {
         name: "verdict",
         title: "Plan",
