@@ -28,6 +28,9 @@ from broker.core.model import NotReady
 CONSISTENT = 3.0
 """Limit in seconds for a consistent request: longer than a change of etcd's leader takes."""
 
+MAX_DIGITS = 19
+"""Digits of a revision of etcd, which has 63 bits."""
+
 FLUSH = 2.0
 """Limit in seconds for writing the last changes at the stop."""
 
@@ -98,11 +101,18 @@ class Cluster:
         if self._parts.members.describe(listeners, draining):
             self._parts.publish_member()
 
-    def written(self) -> Deferred[None]:
-        return self._within(self._parts.publisher.idle, lambda: not self._parts.publisher.pending)
+    def written(self) -> Deferred[str]:
+        parts = self._parts
+        written = self._within(parts.publisher.idle, lambda: not parts.publisher.pending)
+        return written.addCallback(lambda _: f"{parts.epoch}-{max(parts.publisher.written, parts.feed.revision)}")
 
-    def caught_up(self) -> Deferred[None]:
-        return self._within(lambda: Deferred.fromCoroutine(self._catch_up()), lambda: True)
+    def caught_up(self, after: str = "") -> Deferred[None]:
+        epoch, _, number = after.rpartition("-")
+        if after and not (epoch and number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS):
+            return fail(Refusal(Reason.PARAMETER, "that is no revision: the answer of a consistent PUT has one"))
+        # The revisions of other data of etcd, from before a loss, say nothing: all that is there now has to be read.
+        known = int(number) if epoch == self._parts.epoch else None
+        return self._within(lambda: Deferred.fromCoroutine(self._catch_up(known)), lambda: True)
 
     def obstacles(self) -> Sequence[NotReady]:
         record = self._parts.record
@@ -173,8 +183,9 @@ class Cluster:
 
     # internal
 
-    async def _catch_up(self) -> None:
-        revision = await self._sessions.present_revision()
+    async def _catch_up(self, revision: int | None) -> None:
+        if revision is None:
+            revision = await self._sessions.present_revision()
         await self._parts.feed.reached(revision)
         applied: Deferred[None] = Deferred()
         self._parts.mirror.when_applied(lambda: applied.callback(None))

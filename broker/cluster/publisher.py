@@ -131,6 +131,8 @@ class Publisher:
         self._idle: list[Deferred[None]] = []
         self.transactions = 0
         self.operations = 0
+        self.written = 0
+        """Revision of the last transaction that succeeded."""
         self.refused = 0
         """Units that etcd refused as invalid."""
 
@@ -235,6 +237,7 @@ class Publisher:
                 self._refence(result)
                 return
             self._most = MAX_BATCH
+            self.written = result.revision
             if any(unit.operation.key == self._name_key for unit in units):
                 self._revision = result.revision
             if self.full and not all(unit.deletes for unit in units):

@@ -15,6 +15,7 @@ from broker.core.model import NotReady
 from broker.rest import openapi
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, answer
+from broker.rest.other_brokers import OtherBrokers
 
 Reasons = Callable[[], Sequence[NotReady]]
 """Returns what is not ready, each with its reason; nothing if the daemon is ready."""
@@ -171,12 +172,7 @@ def identity_endpoints(
 ) -> list[Endpoint]:
     """Return the endpoints. ``listener`` is the title that rights name, ``all`` returns all endpoints."""
 
-    def servers(secure: bool) -> list[str]:
-        # All brokers of a cluster have TLS, or none has: the members publish addresses only.
-        scheme = "https" if secure else "http"
-        present = sorted(members.members(), key=lambda each: each.name != members.name)
-        places = [each.listeners[listener].removeprefix("tcp://") for each in present if listener in each.listeners]
-        return [f"{scheme}://{place}" for place in places]
+    servers = OtherBrokers(members, listener).urls
 
     def whoami(call: Call) -> Response:
         user = call.principal

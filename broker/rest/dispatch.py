@@ -33,6 +33,7 @@ from broker.access.rights import Grants
 from broker.core.errors import Reason, Refusal
 from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query, without_any
 from broker.rest.messages import Outlet, Request, Response, Stream
+from broker.rest.other_brokers import OtherBrokers
 from broker.rest.problem import Problem, problem_of
 from broker.rest.sites import known_host, same_site
 
@@ -49,8 +50,9 @@ CLIENTS = ("offer", "find")
 class Dispatch:
     """The dispatcher of one listener.
 
-    ``hosts`` are its names; ``refused`` counts and logs a refusal to an address, ``failed`` the current exception, both
-    with the id of the request.
+    ``others`` are the other brokers of a cluster, which clients get by the header ``Link``. ``hosts`` are its names;
+    ``refused`` counts and logs a refusal to an address, ``failed`` the current exception, both with the id of the
+    request.
     """
 
     routes: Routes
@@ -60,6 +62,7 @@ class Dispatch:
     hosts: frozenset[str] = frozenset()
     audit: Audit = attrs.field(factory=NoAudit)
     requests: RequestLimits = attrs.field(factory=unlimited)
+    others: OtherBrokers | None = None
     draining: bool = False
     _present: set[_Present] = attrs.field(factory=set, init=False)
     """Answers that wait, and streams."""
@@ -85,11 +88,13 @@ class Dispatch:
             endpoint, path = self._endpoint(request)
             principal = self._authenticate(request)
             if isinstance(principal, Principal):
-                return self._call(request, principal, endpoint, path)
+                return self._linked(self._call(request, principal, endpoint, path), request, endpoint)
         except Exception as error:
             return self._problem(request, error)
         answer: Deferred[Any] = principal.addCallback(
-            lambda known: self._call(request, _present_in(request, known), endpoint, path)
+            lambda known: self._linked(
+                self._call(request, _present_in(request, known), endpoint, path), request, endpoint
+            )
         )
         return answer.addErrback(self._late_problem, request)
 
@@ -152,6 +157,14 @@ class Dispatch:
         if isinstance(answer, Deferred):
             return self._wait(answer, call, endpoint)
         return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
+
+    def _linked(self, answer: Answer, request: Request, endpoint: Endpoint) -> Answer:
+        """Return the answer to a client with the other brokers in its head."""
+        if self.others is None or endpoint.operation not in CLIENTS:
+            return answer
+        if isinstance(answer, Deferred):
+            return answer.addCallback(self._linked, request, endpoint)
+        return attrs.evolve(answer, headers=[*answer.headers, *self.others.links(request.secure)])
 
     def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
         """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""

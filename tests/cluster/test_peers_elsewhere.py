@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster.real_etcd import Etcd
 from tests.integration.daemon import Daemon, Peer
+from tests.integration.http_api import ask
 from tests.patience import PATIENCE
 
 OPTIONS = ("--mc0-port", "off", "--mtl-port", "off", "--dbp-port", "off")
@@ -98,8 +99,10 @@ def test_an_elko_server_that_connects_to_the_other_broker(brokers: tuple[Daemon,
 def test_a_consistent_find_at_one_broker_has_a_consistent_put_at_the_other(brokers: tuple[Daemon, Daemon]) -> None:
     a, b = brokers
     for number in range(10):
-        assert put(a, f"h:{number}", f"{number}?consistent=true") == 201
-        where = f"http://127.0.0.1:{b.http_port()}/v1/services/bank?consistent=true"
+        status, answer = ask(a, "PUT", f"/v1/services/bank/{number}?consistent=true", {"hostport": f"h:{number}"})
+        assert status == 201
+        query = f"after={answer['revision']}" if number % 2 else "consistent=true"
+        where = f"http://127.0.0.1:{b.http_port()}/v1/services/bank?{query}"
         with urllib.request.urlopen(where, timeout=PATIENCE) as answer:
             services = json.load(answer)["services"]
         assert f"h:{number}" in [each["hostport"] for each in services]

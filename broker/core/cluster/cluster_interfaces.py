@@ -87,12 +87,13 @@ class IMembers(Interface):
     def describe(listeners: Mapping[str, str], draining: bool) -> None:
         """Publish the endpoints of this broker's listeners, and that it drains."""
 
-    def written() -> Deferred[None]:
-        """Fires once all that was registered here before the call is written for the other brokers; fails with
-        `broker.core.errors.Refusal` UNAVAILABLE after a while."""
+    def written() -> Deferred[str]:
+        """Fires once all that was registered here before the call is written for the other brokers, with a token of
+        that revision, empty in single mode; fails with `broker.core.errors.Refusal` UNAVAILABLE after a while."""
 
-    def caught_up() -> Deferred[None]:
-        """Fires once this broker finds all that other brokers had written before the call; fails likewise."""
+    def caught_up(after: str = ...) -> Deferred[None]:
+        """Fires once this broker finds all that other brokers had written before the call, or before `written` fired
+        with the token ``after``; fails likewise, and with INVALID for a text that is no token."""
 
     def obstacles() -> Sequence[NotReady]:
         """Return the reasons for which this broker is not ready: it knows nothing of the other brokers."""
@@ -298,10 +299,10 @@ class Single:
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
 
-    def written(self) -> Deferred[None]:
-        return succeed(None)
+    def written(self) -> Deferred[str]:
+        return succeed("")
 
-    def caught_up(self) -> Deferred[None]:
+    def caught_up(self, after: str = "") -> Deferred[None]:
         return succeed(None)
 
     def obstacles(self) -> Sequence[NotReady]:

@@ -273,7 +273,12 @@ def open_dns(config: Dns, context: WireContext) -> OpenDns:
     access = context.accounts.access
     # A query has no user: it finds what peers without a user may find here.
     may = (lambda name: access.allows(Principal(), WIRE, "find", name)) if access.users else None
-    responder = Responder(Zone(context.core.registry, names, may), config, clock, _any_of)
+    members = context.cluster.members
+
+    def brokers() -> Sequence[Mapping[str, str]]:
+        return [each.listeners for each in members.members()]
+
+    responder = Responder(Zone(context.core.registry, names, may, brokers), config, clock, _any_of)
     limit = ResponseLimit(Rates(clock.seconds), Rates(clock.seconds), config)
     udp = UdpSocket(clock, context.network.scheduler, WIRE, MAX_QUERY)
     datagrams = Datagrams(responder, limit, udp, context.network.refusal_log)

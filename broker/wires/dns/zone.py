@@ -8,6 +8,8 @@ With the domain ``elkobroker.`` these names exist:
     _NAME._PROTOCOL.service.elkobroker.  the same of one protocol
     _NAME._LABEL.service.elkobroker.     the same of the services with that label, if no protocol is called so
     HEX.addr.elkobroker.                 A or AAAA: the address whose bytes those hexadecimal digits are
+    broker.elkobroker.                   A, AAAA: the addresses of the brokers of a cluster; without one, as ``ns``
+    _WIRE._tcp.broker.elkobroker.        SRV of their listeners of a wire: _elko, _http, _mtl, ...
 
 Rules:
 - A name that does not exist is NXDOMAIN, a type that a name has not is NODATA, both with the SOA (RFC 2308). A name
@@ -301,11 +303,13 @@ class Basis:
 
 @attrs.frozen(eq=False)
 class Zone:
-    """The zone over a registry, whose names are ``names``. Services are answered if ``may`` permits their names."""
+    """The zone over a registry, whose names are ``names``. Services are answered if ``may`` permits their names.
+    ``brokers`` returns the endpoints of the listeners of each broker of the cluster, by title."""
 
     registry: IRegistry
     names: ServiceNames
     may: Callable[[str], bool] | None = None
+    brokers: Callable[[], Sequence[Mapping[str, str]]] = tuple
 
     def holds(self, basis: Basis, dns: Dns) -> bool:
         """Return True if the services of the name are as they were, all but their loads."""
@@ -362,6 +366,8 @@ class Zone:
             case (label, b"addr"):
                 ip = labelled_address(label)
                 return owner.missing() if ip is None else owner.respond([Address(ip)])
+            case (*name, b"broker") if len(name) <= 2:
+                return self._brokers(tuple(name), owner, begin)
             case (*name, b"service"):
                 return self._service(tuple(name), owner, begin)
         return owner.missing()
@@ -394,6 +400,36 @@ class Zone:
                 owner.dns, folded, found, places, first, self.registry.revision, owner.loads, serial=None
             )
         return owner.respond(data, additional)
+
+    def _brokers(self, labels: Labels, owner: _Owner, begin: Callable[[int], int]) -> Response:
+        """Answer for the brokers themselves. Their listeners are known to all of the network: no right is needed."""
+        listeners = self.brokers()
+        first = begin(len(listeners)) if listeners else 0
+        places = [
+            (title.partition(" ")[0].encode(), where)
+            for each in (*listeners[first:], *listeners[:first])
+            for title, endpoint in each.items()
+            if (where := host_port(endpoint.removeprefix("tcp://"))) is not None and where.port is not None
+        ]
+        if not labels:
+            hosts = dict.fromkeys(where.host for _, where in places if not isinstance(where.host, bytes))
+            own = [] if listeners or owner.dns.server is None else [owner.dns.server]
+            return owner.respond([Address(host) for host in (*hosts, *own)][:MAX_PLACES])
+        if labels[-1] != b"_tcp" or (len(labels) == 2 and labels[0][1:] not in {wire for wire, _ in places}):
+            return owner.missing()
+        if len(labels) == 1:
+            return owner.respond([])  # below it there are names
+        below = b"." + dotted((ADDRESS, *owner.dns.labels))
+        data: list[Data] = []
+        additional = []
+        for _, where in [each for each in places if each[0] == labels[0][1:]][:MAX_PLACES]:
+            target = where.host
+            if not isinstance(target, bytes):
+                ip, target = target, where.label + below
+                additional.append(Record(target, owner.dns.ttl, Address(ip)))
+            assert where.port is not None
+            data.append(Srv(IDLE, where.port, target, 0))
+        return owner.respond(data, list(dict.fromkeys(additional)))
 
     def _permitted(self, name: bytes) -> tuple[list[Service], tuple[tuple[_Key, tuple[Service, ...], bool], ...]]:
         """Return the services of a folded name that may be answered, and what they were taken from."""

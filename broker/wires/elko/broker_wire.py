@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights, Service
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
@@ -86,12 +89,31 @@ class OpenElko(ElkoWire[BrokerListener]):
         self.wiring = BrokerWiring(
             registry, ChangeNotices(registry), context.core.launchers, context.control, silence=context.checks.silence
         )
+        self._context = context
         super().__init__(WIRE, context, config.listeners)
+        self._watch = context.cluster.members.watch_members(self._member_changed)
 
     def services(self) -> Iterable[Service]:
-        """Return the open listeners as services, with the names that the original broker uses."""
+        """Return the open listeners as services, with the names that the original broker uses. Those of the other
+        brokers of a cluster follow: a find of these names is the list to which a client turns when this one is lost."""
         suffix = f"-{self._broker.service}" if self._broker.service else ""
-        return self.services_of(lambda role: f"broker-{role}{suffix}")
+
+        def name(role: str) -> str:
+            return f"broker-{role}{suffix}"
+
+        own = list(self.services_of(name))
+        members = self._context.cluster.members
+        listeners = [each.listeners for each in members.members() if own and each.name != members.name]
+        return [*own, *(each for at in listeners for each in self.services_of(name, at))]
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections, and follow the other brokers no longer."""
+        self._watch.cancel()
+        return super().stop_listening()
+
+    def _member_changed(self, name: str, member: Member | None) -> None:
+        if name != self._context.cluster.members.name:
+            self._context.offer_own()
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of connections."""

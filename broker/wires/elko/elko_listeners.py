@@ -120,17 +120,23 @@ class ElkoWire(PlainWire, Generic[L]):
         for each in self._made.values():
             yield from listener_row(self._wire, each.name, each)
 
-    def services_of(self, name: Callable[[str], str]) -> Iterator[Service]:
-        """Yield the open listeners as services of provider 0; ``name`` gives the service name of each role."""
+    def services_of(self, name: Callable[[str], str], elsewhere: Mapping[str, str] | None = None) -> Iterator[Service]:
+        """Yield the open listeners as services of provider 0; ``name`` gives the service name of each role.
+
+        ``elsewhere`` has the endpoints of another broker's listeners by title: then those take the place of the own.
+        """
         open_ones = {each.name: each for each in self._made.values()}
         for listener in self._configured:
             each = open_ones.get(listener.name)
             if each is None or each.port is None:
                 continue
-            for role in sorted(listener.allow):
+            where = listener.publish or bound(each.port)
+            if elsewhere is not None:
+                where = elsewhere.get(title(self._wire, listener), "").removeprefix("tcp://")
+            for role in sorted(listener.allow) if where else ():
                 yield Service(
                     name=name(role),
-                    hostport=listener.publish or bound(each.port),
+                    hostport=where,
                     provider=BROKER,
                     protocol=each.protocol,
                     label=listener.label,

@@ -18,6 +18,7 @@ from broker.net.listeners import StreamListener, listener_row
 from broker.net.tls import Certificates
 from broker.rest.dispatch import LISTENER, Dispatch
 from broker.rest.http_endpoint import Endpoint
+from broker.rest.other_brokers import OtherBrokers
 from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
@@ -209,6 +210,7 @@ def open_http(config: Http, context: WireContext) -> OpenHttp:
         frozenset(config.hosts),
         context.accounts.audit,
         context.accounts.logins.requests,
+        OtherBrokers(context.cluster.members, WIRE) if context.cluster.members.clustered else None,
     )
     limits = _limits(config)
     ids = RequestIds.fresh()

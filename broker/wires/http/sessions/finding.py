@@ -54,6 +54,7 @@ class FindQuery:
     near: Literal["load"] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000, description="services at most")] = 100
     consistent: Annotated[bool, Meta(description="all that other brokers of the cluster have written before")] = False
+    after: Annotated[str, Meta(max_length=100, description="all up to that `revision` of a consistent PUT")] = ""
 
 
 @attrs.frozen
@@ -147,8 +148,8 @@ class FindingEndpoints:
     def find(self, call: Call) -> Answer:
         """Find services."""
         query: FindQuery = call.query
-        if query.consistent:
-            return self._members.caught_up().addCallback(lambda _: self._find(call))
+        if query.consistent or query.after:
+            return self._members.caught_up(query.after).addCallback(lambda _: self._find(call))
         return self._find(call)
 
     def discover(self, call: Call) -> Response:

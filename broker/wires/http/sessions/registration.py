@@ -78,14 +78,15 @@ class Renewed:
     expires: str
 
 
-@attrs.frozen
-class Registered:
-    """A registered instance. ``owner_token`` permits its requests from another address, by the header Owner-Token."""
+class Registered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A registered instance. ``owner_token`` permits its requests from another address, by the header Owner-Token.
+    ``revision``, in a cluster and with ``consistent``: a find with it as ``after`` has the instance, at any broker."""
 
     provider: int
     ttl: float
     expires: str
     owner_token: str
+    revision: str | None = None
 
 
 OWNER_TOKEN = {
@@ -159,10 +160,13 @@ class RegistrationEndpoints:
         made, new = self._instances.put(name, instance, call.principal, offer, _token(call))
         self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
-        answer = Registered(*self._terms(made), made.token)
         headers = [("Location", here)] if new else []
-        response = Response(201 if new else 200, msgspec.json.encode(answer), headers=headers)
-        return self._members.written().addCallback(lambda _: response) if call.query.consistent else response
+
+        def answer(revision: str) -> Response:
+            about = Registered(*self._terms(made), made.token, revision or None)
+            return Response(201 if new else 200, msgspec.json.encode(about), headers=headers)
+
+        return self._members.written().addCallback(answer) if call.query.consistent else answer("")
 
     def renew(self, call: Call) -> Response:
         """Renew an instance."""
