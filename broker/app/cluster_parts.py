@@ -19,6 +19,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.access.identity import is_local
+from broker.app.cluster_health import COUNTERS as OF_HEALTH
 from broker.app.cluster_health import ClusterHealth
 from broker.app.core_parts import Core
 from broker.app.embedded_etcd import EmbeddedEtcd
@@ -30,7 +31,7 @@ from broker.cluster.links.link_messages import LinkSettings
 from broker.cluster.links.link_wire import KEY_FILE, kept_key
 from broker.cluster.links.links import LinkContext, Links, links_view
 from broker.cluster.membership import StoredMemory
-from broker.cluster.settings import COUNTERS as COUNTERS
+from broker.cluster.settings import COUNTERS as OF_CLUSTER
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.config import endpoint as zmq_endpoint
 from broker.config.cluster_settings import Cluster as Config
@@ -81,6 +82,9 @@ def joined(host: str, port: int) -> str:
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
+
+COUNTERS = (*OF_CLUSTER, *OF_HEALTH)
+"""Documentation of the counters that only a member has."""
 
 LINK_ROOM = 256
 """Limit of connections of links: one for each other broker, and those that are being replaced."""
@@ -163,7 +167,8 @@ class Membership:
         self._cluster = Cluster(environment, self._fenced)
         self._cluster.linked = self._links.brokers
         expected = [each.name for each in config.etcd_members]
-        self._health = ClusterHealth(reactor, self._cluster, config.urls, expected, ask)
+        self._health = ClusterHealth(reactor, self._cluster, config.urls, expected, ask, self._links.neighbours)
+        counters.include(self._health.counts)
         counters.include(self._cluster.counts)
         counters.include(self._links.counts)
         self._topics = RemoteTopics(self._links, reactor)

@@ -254,7 +254,14 @@ class Daemon(TwistedService):
         """Make the wires, and open the listeners. Raises `StartFailed` with some of them open."""
         name = self._config.broker.service or self._host()
         self._events = EventReports(
-            name, self.core, self.plan, self._reactor, self.retries.states, self._unwritten, self._full
+            name,
+            self.core,
+            self.plan,
+            self._reactor,
+            self.retries.states,
+            self._unwritten,
+            self._full,
+            tuple if self.membership is None else self.membership.degradations,
         )
         self._listen(snapshot)
         self.counters.include(self._counts)

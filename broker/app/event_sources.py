@@ -48,7 +48,8 @@ _BAD: dict[str, str] = {CheckState.DOUBTFUL: "service-doubtful", CheckState.FAIL
 
 class EventSources:
     """The sources. ``check_of`` returns the health check of a service; ``listeners`` the states of all listeners,
-    ``degradations`` the stores that cannot be written, ``full`` the listeners without a free place."""
+    ``degradations`` the stores that cannot be written, ``full`` the listeners without a free place, ``cluster`` what is
+    missing of the cluster."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class EventSources:
         listeners: Callable[[], Iterable[Listening]],
         degradations: Callable[[], Iterable[NotReady]],
         full: Callable[[], Iterable[NotReady]],
+        cluster: Callable[[], Iterable[NotReady]] = tuple,
     ) -> None:
         self._notifications = notifications
         self._registry = registry
@@ -68,6 +70,7 @@ class EventSources:
         self._looks = (
             _Looks(degradations, "store-degraded", "store-restored"),
             _Looks(full, "listener-full", "listener-has-room"),
+            _Looks(cluster, "cluster-degraded", "cluster-restored"),
         )
         self.settle = 0.0
         """Seconds for which a service must be gone."""

@@ -248,7 +248,7 @@ class EventReports:
     """Events of one daemon. ``name`` is this broker for those who are notified.
 
     ``listeners`` returns the states of all listeners, ``degradations`` the stores that cannot be written,
-    ``full`` the listeners without a free place.
+    ``full`` the listeners without a free place, ``cluster`` what is missing of the cluster.
     """
 
     def __init__(
@@ -260,6 +260,7 @@ class EventReports:
         listeners: Callable[[], Iterable[Listening]],
         degradations: Callable[[], Iterable[NotReady]],
         full: Callable[[], Iterable[NotReady]],
+        cluster: Callable[[], Iterable[NotReady]],
     ) -> None:
         registry = core.registry
         self._programs = core.programs
@@ -267,7 +268,9 @@ class EventReports:
         self._reactor = reactor
         self._webhooks = Webhooks(reactor)
         self.notifications = notifications = Notifications(reactor, self._send, name)
-        self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, degradations, full)
+        self._sources = EventSources(
+            notifications, registry, reactor, registry.check_of, listeners, degradations, full, cluster
+        )
         self._damages = core.damages
         self._members = MemberEvents(notifications, core.cluster.members)
         self.listeners_changed = self._sources.listeners_changed

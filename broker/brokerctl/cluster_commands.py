@@ -39,7 +39,9 @@ MEMBERS = [
 
 CLAIMS = [Column("queue"), Column("space"), Column("owner"), Column("endpoint")]
 
-ETCD = [*map(Column, ("endpoint", "state", "since", "version", "size", "used", "reason"))]
+ETCD = [
+    *map(Column, ("endpoint", "state", "since", "version", "size", "used", "defragment", "leases", "clock", "reason"))
+]
 
 ALL = Selection(limit=None)
 """All rows of a table."""

@@ -155,7 +155,8 @@ class Cluster(Settings):
     members: tuple[str, ...] = setting(
         (),
         "Brokers with an embedded etcd, this one included: NAME=HOST or NAME=HOST:PORT, by default port 2379. The next "
-        "port is that of the members among themselves. Three outlast the loss of one.",
+        "port is that of the members among themselves. Three outlast the loss of one. With another etcd these are only "
+        "the brokers that should be there: a missing one is a reason of `degraded`.",
         check=_members,
         example=("broker-a=broker-a.example.org", "broker-b=broker-b.example.org", "broker-c=broker-c.example.org"),
     )
@@ -274,9 +275,7 @@ class Cluster(Settings):
 
     def _embedding(self, here: str) -> Iterator[Problem]:
         if not self.embedded:
-            if self.members:
-                yield Problem(f"{here}.members", f'has no effect: {here}.etcd is not ["{EMBEDDED}"]', f"{here}.etcd")
-            return
+            return  # ``etcd`` may be given on the command line
         if not self.members:
             yield Problem(f"{here}.etcd", f"needs {here}.members as well: the brokers that run the members of etcd")
             return

@@ -61,6 +61,8 @@ EventName = Literal[
     "state-damaged",
     "member-gone",
     "member-back",
+    "cluster-degraded",
+    "cluster-restored",
 ]
 """Events; `broker.core.model.EVENTS` has their meaning."""
 
@@ -429,10 +431,11 @@ class NotifyRule(Settings):
             "store-degraded",
             "state-damaged",
             "member-gone",
+            "cluster-degraded",
         ),
         "Events: service-gone, service-back, service-doubtful, service-failing, service-passing, short-of-capacity, "
         "listener-not-ready, listener-ready, listener-full, listener-has-room, store-degraded, store-restored, "
-        "state-damaged, member-gone, member-back.",
+        "state-damaged, member-gone, member-back, cluster-degraded, cluster-restored.",
         check=_events,
         example=(
             "service-gone",

@@ -458,5 +458,7 @@ EVENTS = {
     "state-damaged": "a part of the state was changed on the disk, and is kept aside or as dead letters",
     "member-gone": "a broker of the cluster has left, or its lease has ended",
     "member-back": "a broker of the cluster that was gone is a member again",
+    "cluster-degraded": "an expected broker, a member of etcd, or a link of the cluster is missing or faulty",
+    "cluster-restored": "a part of the cluster that was missing or faulty is back",
 }
 """Events that rules of ``[notify]`` name, with their meaning."""

@@ -11,12 +11,13 @@ import pytest
 
 from broker.wires.dns.codec import dns_response
 from tests.cluster.brokers import Broker, Brokers, until
+from tests.integration.daemon import Daemon
 from tests.integration.http_api import call
 
 DNS = '[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n'
 
 
-def links(broker: Broker, method: str, path: str, body: object = None) -> tuple[int, list[str]]:
+def links(broker: Daemon, method: str, path: str, body: object = None) -> tuple[int, list[str]]:
     """The status of an answer, and the URLs of its header Link."""
     status, _, headers = call(broker, method, path, body)
     found = headers["Link"].split(", ") if "Link" in headers else []
@@ -24,14 +25,14 @@ def links(broker: Broker, method: str, path: str, body: object = None) -> tuple[
     return status, [each.partition(">")[0][1:] for each in found]
 
 
-def elko(broker: Broker) -> list[str]:
+def elko(broker: Daemon) -> list[str]:
     """The brokers that an Elko client finds."""
     with broker.connect() as client:
         found = client.ask(to="client", op="find", service="broker-client")["desc"]
         return sorted(each["hostport"] for each in found if "hostport" in each)
 
 
-def ports(broker: Broker, name: str, type: int) -> list[int]:
+def ports(broker: Daemon, name: str, type: int) -> list[int]:
     """The ports of the SRV records of a name, the lengths of those of another type, or the negative response code."""
     question = b"".join(bytes([len(each)]) + each.encode() for each in name.split(".")) + b"\0"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

@@ -44,7 +44,6 @@ BAD = [
     ),
     (HERE + 'etcd = ["embedded"]', 2, "cluster.etcd", "needs cluster.members as well"),
     (HERE + 'etcd = ["embedded", "http://e:1"]', 2, "cluster.etcd[0]", URL),
-    (HERE + 'members = ["a=127.0.0.1"]', 2, "cluster.members", "has no effect"),
     (HERE + EMBEDDED + 'name = "b"\nmembers = ["a=127.0.0.1"]', 4, "cluster.members", "has no member b"),
     (
         HERE + EMBEDDED + 'name = "a"\nmembers = ["a=10.0.0.1"]',

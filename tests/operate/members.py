@@ -56,10 +56,10 @@ class Members:
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
 
-    def written(self) -> Deferred[None]:
-        return succeed(None)
+    def written(self) -> Deferred[str]:
+        return succeed("")
 
-    def caught_up(self) -> Deferred[None]:
+    def caught_up(self, after: str = "") -> Deferred[None]:
         return succeed(None)
 
     def obstacles(self) -> Sequence[NotReady]:

@@ -115,6 +115,11 @@ def status_request() -> Request:
     return Request("maintenance/status", b"{}", quorum=False)
 
 
+def leases_request() -> Request:
+    """Return the request for all leases."""
+    return Request("lease/leases", b"{}", quorum=False)
+
+
 def compact_request(revision: int) -> Request:
     """Return the request that discards history."""
     return Request("kv/compaction", _encode({"revision": revision}), writes=True)
@@ -219,6 +224,10 @@ class _Status(msgspec.Struct):
     errors: list[str] = []
 
 
+class _Leases(msgspec.Struct):
+    leases: list[msgspec.Raw] = []
+
+
 class _Token(msgspec.Struct):
     token: str
 
@@ -269,6 +278,7 @@ _keep_alive = _decoder(_KeepAlive)
 _time_to_live = _decoder(_TimeToLive)
 _plain = _decoder(_Plain)
 _status = _decoder(_Status)
+_leases = _decoder(_Leases)
 _token = _decoder(_Token)
 _line = _decoder(_WatchLine)
 _problem = _decoder(_Problem)
@@ -332,6 +342,11 @@ def status(body: bytes) -> Status:
     """Decode the state of a member."""
     found = _decoded(_status, body)
     return Status(found.version, found.dbSize, found.dbSizeInUse, tuple(found.errors))
+
+
+def lease_count(body: bytes) -> int:
+    """Decode the number of leases."""
+    return len(_decoded(_leases, body).leases)
 
 
 def token(body: bytes) -> str:

@@ -204,6 +204,8 @@ class Endpoint:
         self._open = OpenConnections()
         self._answered = False
         """True after the first answer: from then on a closed connection is no sign of a wrong scheme."""
+        self.date = ""
+        """The time of the last answer, by its header Date; empty without one."""
         self._pool = HTTPConnectionPool(reactor, persistent=True)
         self._pool.maxPersistentPerHost = kept
         self._pool.cachedConnectionTimeout = CACHED
@@ -294,6 +296,7 @@ class Endpoint:
             reactor=self._reactor,
         )
         self._answered = True
+        self.date = (response.headers.getRawHeaders("Date") or [""])[-1]
         return response
 
     def _client(self, connector: Connector, pool: HTTPConnectionPool) -> Any:

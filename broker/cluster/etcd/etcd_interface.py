@@ -152,12 +152,15 @@ class Granted:
 @attrs.frozen
 class Status:
     """State of the member of etcd that answered: ``size`` of the database in bytes, ``used`` of it, its ``version``,
-    and its ``errors``, such as a missing leader."""
+    and its ``errors``, such as a missing leader or an alarm. ``leases`` is their number and ``time`` the time of day of
+    its machine, in whole seconds; None where they were not asked for, or are not known."""
 
     version: str
     size: int
     used: int
     errors: tuple[str, ...] = ()
+    leases: int | None = None
+    time: float | None = None
 
 
 @attrs.frozen
