@@ -129,6 +129,7 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
                 print(f"--- {log.name} ---", log.read_text(errors="replace")[-3000:], sep="\n")
 
 
+@pytest.mark.long
 def test_three_machines_as_printed(farm: Farm, tmp_path: Path) -> None:
     for name in NAMES:
         farm.start(name)

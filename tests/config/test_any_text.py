@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.app.configuration import Config, parse, read, report
 from broker.config.key_checks import BadConfig
 from tests.config.test_shipped import uncommented
+from tests.examples import sampled
 
 VALID = """\
 [broker]
@@ -173,12 +174,12 @@ def test_any_value_for_a_section(section: str, value: str) -> None:
 
 EXAMPLE = uncommented(examples=True).splitlines()
 WRONG = [
-    '"htpp"', '""', '"a\\u0000b"', "-1", "0", "9223372036854775808", "1.5", "nan", "true", "[]", "[1]", '["", 1]',
-    "[[]]", "{}", "{x = 1}", "[{}]", '[{x = ""}]', "1979-05-27",
+    '"htpp"', "-1", "[1]", "{x = 1}", '""', '"a\\u0000b"', "0", "9223372036854775808", "1.5", "nan", "true", "[]",
+    '["", 1]', "[[]]", "{}", "[{}]", '[{x = ""}]', "1979-05-27",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [*WRONG, None])
+@pytest.mark.parametrize("value", sampled([None, *WRONG]))
 def test_any_key_of_the_example_with_a_wrong_value_or_missing(value: str | None) -> None:
     """Each error has a line and a sentence; None leaves the key out."""
     table = ""

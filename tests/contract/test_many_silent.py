@@ -266,6 +266,7 @@ def test_servers_that_accept_connections_are_not_doubtful_any_more(wire: Wire, n
     assert places(wire) == 0
 
 
+@pytest.mark.long
 def test_servers_that_accept_connections_and_send_nothing_go_in_the_end(wire: Wire, network: Network) -> None:
     network.answers = dict.fromkeys((f"192.0.2.{number}:5" for number in range(PEERS)), ACCEPTED)
     wire.farm.wait(PROVED_FOR / 2)

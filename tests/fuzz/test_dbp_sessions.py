@@ -30,6 +30,7 @@ from broker.core.model import Rights
 from broker.wires.dbp.codec.listings import ERROR
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
+from tests.examples import examples
 from tests.fuzz.test_dbp import frame_lists
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
@@ -324,4 +325,4 @@ class Conversations(RuleBasedStateMachine):
 
 
 TestConversations = Conversations.TestCase
-TestConversations.settings = settings(max_examples=40, stateful_step_count=60)
+TestConversations.settings = settings(max_examples=examples(40), stateful_step_count=60)

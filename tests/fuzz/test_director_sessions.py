@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.wires.elko.codec.director_messages import VOCABULARY
+from tests.examples import examples
 from tests.wires.elko.director_recording import DirectorFarm
 from tests.wires.recording import Client
 
@@ -226,5 +227,5 @@ class Directed(RuleBasedStateMachine):
         json.dumps(dump)
 
 
-Directed.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Directed.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestDirected = Directed.TestCase

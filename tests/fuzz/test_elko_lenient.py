@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec.lenient import EXCERPT, BracketBalance, objects
+from tests.examples import examples
 
 pytestmark = pytest.mark.long
 
 BLOCK = 1 << 20
 """Characters of the longest block that a peer may send."""
 
-everyday = settings(max_examples=100, deadline=None)  # a busy machine is no failure
+MANY = settings(max_examples=examples(100), deadline=None)
 
 # Values. Brackets, quotes, comment marks and escapes are likelier in strings than chance would have it.
 
@@ -90,14 +91,14 @@ def character(c: str, quote: str, choose: Choose) -> str:
     return choose(st.sampled_from(ways))
 
 
-@everyday
+@MANY
 @given(st.lists(messages, max_size=3), st.data())
 def test_what_is_written_leniently_is_read_back(expected: list[dict[str, object]], data: st.DataObject) -> None:
     text = data.draw(gaps) + "".join(written(message, data.draw) + data.draw(gaps) for message in expected)
     assert list(objects(text)) == expected
 
 
-@everyday
+@MANY
 @given(messages, st.booleans(), st.sampled_from([None, 1]))
 def test_strict_json_means_the_same(message: dict[str, object], ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(message, ensure_ascii=ascii_only, indent=indent)
@@ -105,7 +106,7 @@ def test_strict_json_means_the_same(message: dict[str, object], ascii_only: bool
     assert repr(found) == repr(json.loads(text))  # which also tells 1 from 1.0 and 0.0 from -0.0
 
 
-@everyday
+@MANY
 @given(st.text(st.characters(categories=["Cs"]) | st.characters(), max_size=8))
 def test_no_string_has_surrogates(string: str) -> None:
     (found,) = objects(json.dumps({string: string}))
@@ -149,13 +150,13 @@ def count(text: str) -> int | None:
         return None
 
 
-@everyday
+@MANY
 @given(texts)
 def test_only_malformed_escapes(text: str) -> None:
     count(text)
 
 
-@everyday
+@MANY
 @given(texts)
 def test_balance_agrees_with_the_reader(text: str) -> None:
     """A text is complete if another object may follow it. If the reader finds an error, either answer will do."""
@@ -170,7 +171,7 @@ def test_balance_agrees_with_the_reader(text: str) -> None:
             assert not complete
 
 
-@everyday
+@MANY
 @given(st.lists(messages, min_size=1, max_size=4), st.data())
 def test_balance_is_true_exactly_where_all_is_complete(found: list[dict[str, object]], data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(["", " ", "\t "]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.net.zmtp.frames import MAX_HANDSHAKE, FrameLimits, ZmtpError, command, message
 from broker.net.zmtp.machine import Claim, Machine, Null, Output, ZmtpState, error
+from tests.examples import examples
 from tests.net.zmtp.conversation import GREETING, GREETING_2, HELLO, INITIATE, READY, ROUTER_PEERS
 from tests.net.zmtp_peers import message_1
 
@@ -19,7 +20,7 @@ LIMITS = FrameLimits(frame=2_000, message=5_000, frames=20)
 MOST = max(LIMITS.message, MAX_HANDSHAKE + 9)
 """Bytes that may be pending besides those of one read."""
 
-ROUNDS = 80
+ROUNDS = examples(80)
 """Conversations of each test with its own seed."""
 
 TRAFFIC = (
@@ -132,7 +133,7 @@ def mutated(octets: bytes, random: Random) -> bytes:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_conversation_that_is_not_changed_comes_through(role: str) -> None:
     create, handshake = ROLES[role]
-    for seed in range(20):
+    for seed in range(examples(20)):
         random = Random(seed)
         traffic = {GREETING_1: message_1(b"x" * 300, b"y") * 4, GREETING_2: message([b"a"]) * 4}.get(handshake, TRAFFIC)
         assert talk(create(), cut(handshake + traffic, random), random, refusing=False) == 4

@@ -37,14 +37,6 @@ durable = true
 """
 
 
-@pytest.fixture(scope="module")
-def executed() -> Iterator[None]:
-    """Run twistd itself for each daemon of a module, whose subject is the start."""
-    Daemon.forked = False
-    yield
-    Daemon.forked = True
-
-
 @pytest.fixture(scope="session")
 def mtl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for many tests, which use names of their own; in the end it must have had no defect."""

@@ -58,7 +58,7 @@ class Daemon:
     """
 
     forked = True
-    """False in tests of the start itself, which run the program (`executed`)."""
+    """False in tests of the start itself, which run the program (`StartedDaemon`)."""
 
     def __init__(
         self,
@@ -212,6 +212,12 @@ class Daemon:
             self._lines.put(line)
             self._reading.wait()
         self._lines.put(None)
+
+
+class StartedDaemon(Daemon):
+    """A daemon that is the program itself, from its first instruction on."""
+
+    forked = False
 
 
 class Peer:

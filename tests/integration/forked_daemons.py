@@ -5,7 +5,7 @@ the *template*, imports Twisted and the broker once. For each start it forks: th
 directory, the environment and the output of the start, and runs twistd's own ``run``. The reactor is made in the child,
 since a fork shares the epoll set.
 
-Tests of the start itself run the program instead (`tests.integration.daemon.Daemon.forked`).
+Tests of the start itself run the program instead (`tests.integration.daemon.StartedDaemon`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from broker.net.admission import STOP_WITHIN
 from tests.access.users import OPEN
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon, Peer, environment, twistd
+from tests.integration.forked_daemons import start
 from tests.patience import PATIENCE, takes_less_than, until
 
 
@@ -45,16 +46,11 @@ def run(directory: Path, *options: str, env: dict[str, str] | None = None) -> su
         options = ("--dbp-port", "0", "--mtl-port", "0", "--http-port", "0", *options)
         if "--mc0-port" not in options:
             options = ("--mc0-port", "0", *options)
-    command = [twistd(), "-n", "--pidfile=", "elkobroker", *options]
-    return subprocess.run(
-        command,
-        cwd=directory,
-        env=environment(**(env or {})),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
+    process = start(["-n", "--pidfile=", "elkobroker", *options], directory, environment(**(env or {})))
+    assert process.stdout is not None
+    with process.stdout:
+        output = process.stdout.read()
+    return subprocess.CompletedProcess(options, process.wait(PATIENCE), output)
 
 
 def test_sigterm_closes_peers_in_good_order(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.config.certificates import certificate
-from tests.contract.newcomers import DOORS, HELLO, HERE, answered
+from tests.contract.newcomers import DOORS, HELLO, HERE, PING, answered
 from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon
 from tests.integration.proxies import proxying
@@ -38,8 +38,8 @@ endpoint = "{TCP}"
 """
 
 BY_HEADER = {
-    "elko": ("send-proxy", b"nonsense\n\n", "elko"),
-    "tls": ("send-proxy-v2", b"nonsense\n\n", "elko"),
+    "elko": ("send-proxy", PING, "elko"),
+    "tls": ("send-proxy-v2", PING, "elko"),
     "console": ("send-proxy-v2", b"nonsense\r\n", "console"),
     "mc0": ("send-proxy-v2", b"nonsense, and more of it", "mc0"),
     "dns": ("send-proxy", b"\xff\xff", "dns"),

@@ -20,16 +20,14 @@ import pytest
 
 from tests.access.users import ACCESS, put, right, token, user
 from tests.config.certificates import certificate
-from tests.integration.daemon import ROOT, Daemon, Peer, environment, twistd
+from tests.integration.daemon import ROOT, Daemon, Peer, StartedDaemon, environment, twistd
 from tests.integration.mc0_clients import console
 from tests.patience import PATIENCE
-
-pytestmark = pytest.mark.usefixtures("executed")
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("running")) as running:
+    with StartedDaemon(tmp_path_factory.mktemp("running")) as running:
         running.port()
         yield running
 
@@ -48,7 +46,7 @@ def test_what_one_server_offers_another_finds(daemon: Daemon) -> None:
 
 def test_it_runs_on_the_reactor_of_the_broker_unless_another_is_chosen(daemon: Daemon, tmp_path: Path) -> None:
     daemon.wait_for(r"reactor class: broker\.net\.reactor\.Reactor")
-    with Daemon(tmp_path, twistd_options=["--reactor=poll"]) as other:
+    with StartedDaemon(tmp_path, twistd_options=["--reactor=poll"]) as other:
         other.wait_for(r"reactor class: .*PollReactor")
         with other.connect() as provider, other.connect() as customer:
             provider.send(to="client", op="willserve", services=offer("bank"))

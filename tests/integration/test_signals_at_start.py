@@ -14,16 +14,10 @@ from pathlib import Path
 import pytest
 
 from broker.twistd import ONLY_SHOWS
-from tests.integration.daemon import Daemon, environment, twistd
+from tests.integration.daemon import StartedDaemon, environment, twistd
 from tests.patience import until
 
 OPTIONS = ("--port=0", "--console-port=0", *(f"--{wire}-port=off" for wire in ("mc0", "dbp", "mtl", "http")))
-
-
-class StartedDaemon(Daemon):
-    """A daemon that is the program itself, from its first instruction on."""
-
-    forked = False
 
 
 def has(pid: int, mask: str, number: signal.Signals) -> bool:

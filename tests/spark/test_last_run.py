@@ -145,6 +145,7 @@ def test_a_damaged_segment_is_news_when_its_bytes_are_others(
     assert command.ends_early()
 
 
+@pytest.mark.long
 def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
     spark_and_store: SparkSession,
     made: Path,
@@ -166,6 +167,7 @@ def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
     assert not command.ends_early("--work", str(work), out=bucket)
 
 
+@pytest.mark.long
 def test_a_bucket_without_news_is_listed_once_a_day(
     spark_and_store: SparkSession, bucket: ObjectFolder, store: Store, tmp_path: Path
 ) -> None:

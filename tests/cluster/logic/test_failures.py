@@ -263,7 +263,7 @@ def test_brokers_that_were_all_cut_off_beyond_the_ttl_miss_nothing_when_they_are
     end = farm.clock.seconds() + 25.0
     while farm.clock.seconds() < end:
         for each in members:
-            missing = [id for id in ids if id not in each.found()]
+            missing = set(ids).difference(each.found())
             assert not missing, f"{each.name} misses {len(missing)}"
         farm.run(0.01)
     assert all(each.found() == ids and each.is_member for each in members)

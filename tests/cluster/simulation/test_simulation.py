@@ -12,6 +12,7 @@ from broker.cluster.etcd.etcd_interface import Put
 from tests.cluster.simulation.history import History
 from tests.cluster.simulation.invariants import Broken
 from tests.cluster.simulation.timeline import Timeline
+from tests.examples import sampled
 
 FIRST = 1001
 """First of the seeds of the everyday run: a failure is repeated by its seed."""
@@ -20,13 +21,13 @@ COUNT = 10
 """Histories in one test."""
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + 160, COUNT))
+@pytest.mark.parametrize("first", sampled(range(FIRST, FIRST + 160, COUNT)))
 def test_histories_with_faults(first: int) -> None:
     for seed in range(first, first + COUNT):
         History(seed).run()
 
 
-@pytest.mark.parametrize("first", range(2001, 2031, COUNT))
+@pytest.mark.parametrize("first", sampled(range(2001, 2031, COUNT)))
 def test_histories_without_faults(first: int) -> None:
     for seed in range(first, first + COUNT):
         History(seed, faults=False).run()

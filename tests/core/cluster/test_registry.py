@@ -37,6 +37,7 @@ from broker.core.model import (
     Service,
 )
 from broker.core.registered_services import Restored
+from tests.examples import examples
 
 FREE = Rights(services=1_000_000)
 GRACE = 30.0
@@ -707,4 +708,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(deadline=None, max_examples=60, stateful_step_count=30)
+TestAnyOrder.settings = settings(deadline=None, max_examples=examples(60), stateful_step_count=30)

@@ -2,13 +2,9 @@
 
 The tables agree with each other and with a plain list of what each link reports, and no server is told to close what it
 alone has open.
-
-``ELKOBROKER_DIRECTOR_EXAMPLES`` says how many runs there are.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -20,9 +16,7 @@ from broker.core.director.director_interfaces import Close, DirectorSettings, Gr
 from broker.core.director.farm_state import Reservation
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
-
-EXAMPLES = int(os.environ.get("ELKOBROKER_DIRECTOR_EXAMPLES", "60"))
-"""Runs of the machine: few every day, more where somebody asks for them."""
+from tests.examples import examples
 
 LINKS = st.integers(0, 4)
 CONTEXTS = st.sampled_from(["context-a", "context-c-1", "context-c-2", "context-c-3"])
@@ -258,7 +252,7 @@ class SlowModel(Model):
         self.who_watches_knows()
 
 
-SETTINGS = hypothesis_settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
+SETTINGS = hypothesis_settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestModel = Model.TestCase
 TestModel.settings = SETTINGS
 TestSlowModel = SlowModel.TestCase

@@ -1,12 +1,8 @@
 """Model-based test of queues: the model is a plain list of messages. No message is lost, delivered twice, too early or
-too late.
-
-``ELKOBROKER_QUEUE_EXAMPLES`` is the number of runs.
-"""
+too late."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from math import inf
 
@@ -22,9 +18,7 @@ from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.queue_messages import OVERHEAD, Death, Message, QueueRule, QueueSettings, settings_of
 from broker.core.queues.work_queue import FIRST_PAUSE, LONGEST_PAUSE
 from tests.core.queues.farm import QueuesFarm, Worker
-
-EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))
-"""Runs of the state machine: few by default, more on request."""
+from tests.examples import examples
 
 LATE = 3 * TICK
 """Tolerated delay of due work in seconds: a lease is checked at the end of its slot, and a clock that advances in ticks
@@ -360,6 +354,6 @@ class Recorded(Worker):
 
 
 Model.TestCase.settings = hypothesis_settings(
-    max_examples=EXAMPLES, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+    max_examples=examples(30), stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
 test_model = Model.TestCase

@@ -31,6 +31,7 @@ from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS, F
 from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import DATABASE
 from tests.core.queues.farm import DURABLE, Author, DurableFarm, QueuesFarm, Worker, wait
+from tests.examples import examples
 from tests.full_disk import no_room
 
 FULL = StateUnusable("the disk is full")
@@ -769,7 +770,7 @@ class Fate:
 SMALL = attrs.evolve(DURABLE, max_deliveries=3)
 
 
-@hypothesis_settings(max_examples=20, deadline=None)
+@hypothesis_settings(max_examples=examples(20), deadline=None)
 @given(
     st.lists(
         st.tuples(

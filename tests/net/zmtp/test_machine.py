@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.net.zmtp.frames import MAX_HANDSHAKE, STEP, Fault, FrameLimits, ZmtpError, command, message
 from broker.net.zmtp.machine import Claim, Machine, Output, ZmtpState, error
+from tests.examples import examples
 from tests.net.zmtp.conversation import (
     GREETING,
     GREETING_2,
@@ -299,4 +300,4 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestConversation.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.spark.benchmark import traces
 from tests.spark.benchmark.traces import TraceError, files, group_of, read_trace
 from tests.spark.series import write
@@ -202,7 +203,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(CELLS, max_size=4), max_size=12), st.sampled_from(",;\t"))
 def test_any_text_is_a_series_or_a_sentence(tmp_path, rows, by):
     (tmp_path / "a.csv").write_bytes("\n".join(by.join(row) for row in rows).encode("utf-8", "replace"))

@@ -15,6 +15,8 @@ from spark.capacity.tables.store import Tables
 from tests.spark.buckets import Store, send_folder
 from tests.spark.journal import TODAY, lines, record, segment
 
+pytestmark = pytest.mark.long
+
 DAY = timedelta(days=1)
 
 OLD = [date(2026, 2, day) for day in range(1, 11)]

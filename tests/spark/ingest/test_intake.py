@@ -149,6 +149,7 @@ def test_a_number_that_was_held_on_an_earlier_date_is_taken_out_there_or_here(ta
     assert losses(tables) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_date_whose_numbers_are_all_held_on_another_one_is_emptied(tables: Tables, tmp_path: Path, days: int) -> None:
     journal = tmp_path / "journal"
@@ -173,6 +174,7 @@ def bring(path: Path, data: bytes) -> None:
     path.with_name(".new").rename(path)
 
 
+@pytest.mark.long
 def test_a_damaged_segment_that_comes_again_intact_with_the_same_size_is_read(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     text = lines(*(record(seq, note=str(seq * seq)) for seq in range(1, 200)))
@@ -228,6 +230,7 @@ def test_the_lost_tail_of_a_boot_is_counted_as_far_as_it_shows(tables: Tables, t
     assert ingest(tables, [journal], run="r2", started=STARTED).lost == 3
 
 
+@pytest.mark.long
 def test_bronze_of_an_older_layout_is_written_again(spark: SparkSession, tables: Tables, tmp_path: Path) -> None:
     journal, old = tmp_path / "journal", Tables(spark, tmp_path / "old")
     names: list[dict[str, Any]] = [{"provider": seq % 3, "endpoint": f"10.0.0.{seq % 3}:25"} for seq in range(20)]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark.capacity.ingest.runs import pairs_of
 from spark.capacity.ingest.sorted_files import BRONZE
+from tests.examples import examples
 from tests.spark.farm import DAY, clock
 
 NAMES = ("broker", "boot", "service", "instance")
@@ -70,7 +71,7 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_pairs_tell_the_last_of_their_records_whatever_the_order() -> None:
-    for seed in range(30):
+    for seed in range(examples(30)):
         chance = random.Random(seed)
         records = [any_record(chance, seq) for seq in range(1, chance.choice([2, 10, 300]))]
         chance.shuffle(records)

@@ -86,6 +86,7 @@ def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Table
     assert first_kept(tables, 2) == day(3)
 
 
+@pytest.mark.long
 def test_a_date_of_many_small_files_is_written_again_as_one(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     for number in range(MANY + 1):

@@ -17,6 +17,8 @@ from spark.capacity.tables.store import Tables
 from tests.spark.buckets import send_folder
 from tests.spark.journal import START, TODAY, lines, record, segment
 
+pytestmark = pytest.mark.long
+
 STARTED = START + timedelta(days=3)
 
 

@@ -63,6 +63,7 @@ def test_each_service_has_a_row_for_each_hour_to_come(told):
         assert set(rows["issued"]) == {start}
 
 
+@pytest.mark.long
 def test_what_repeats_is_forecast_at_the_right_hour(told):
     steady = told.loc["steady"]
     np.testing.assert_allclose(steady["p50"], [demand(i) for i in range(48)])

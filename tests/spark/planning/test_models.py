@@ -8,6 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from spark.capacity.planning import models
 from spark.capacity.planning.models import DAY, forecast
+from tests.examples import examples
 
 WEEK = 7 * DAY
 
@@ -35,6 +36,7 @@ FAMILIES = {
 """Kinds of load that farms have, of each as many series as one likes."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_choice_is_no_worse_than_the_floor(family):
     rng = np.random.default_rng(2026)
@@ -230,7 +232,7 @@ def test_a_gap_is_filled_from_the_day_before_else_by_a_line():
     assert full[3] == 3.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     arrays(np.float64, st.integers(1, 30 * DAY), elements=st.floats(0, 1e12) | st.just(np.nan)),
     st.sampled_from([1, 24, 168]),

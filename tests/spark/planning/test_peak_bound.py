@@ -22,6 +22,7 @@ from spark.capacity.planning.peak_bound import (
     schedule_record,
     upper_limit,
 )
+from tests.examples import examples
 
 DAY, WEEK = 24, 168
 
@@ -116,7 +117,7 @@ def test_what_is_printed_covers_what_happens():
         assert np.mean([miss for _, miss in mine]) <= np.mean([told for told, _ in mine])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(arrays(np.float64, st.integers(1, 40 * DAY), elements=st.floats(0, 1e12) | st.just(np.nan)))
 def test_whatever_the_history_the_bounds_are_in_order(peaks):
     told = by_hour(peaks, WEEK)

@@ -14,6 +14,8 @@ from spark.capacity.report.page import write
 from tests.page.conftest import PHONE, WIDE, chromium
 from tests.spark.report.test_page import NOW, forecast, hours, trended
 
+pytestmark = pytest.mark.long
+
 __all__ = ["chromium"]
 
 SMALLEST = 11.0

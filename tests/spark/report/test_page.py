@@ -20,6 +20,7 @@ from spark.capacity.report.chart import HEIGHT, WIDTH, Band, Line, Mark, chart
 from spark.capacity.report.files import table_csv
 from spark.capacity.report.page import links_of, render, write
 from spark.capacity.report.service_rows import services_of
+from tests.examples import examples
 
 Record = dict[str, Any]
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -224,7 +225,7 @@ def test_a_hostile_name_is_text_wherever_it_stands(html, page):
             assert "\u202e" not in (own or "") or one.tag in ("bdi", "title")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.text(max_size=40))
 def test_no_name_breaks_the_page(name):
     tables = {

@@ -37,6 +37,7 @@ def test_a_value_that_is_missing_is_an_error():
         items(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_the_templates_are_found_in_an_archive_of_the_package(tmp_path):
     """A cluster may have the package as a .zip."""
     archive = tmp_path / "jobs.zip"

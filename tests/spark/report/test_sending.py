@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from spark.capacity.report.sending import send_report
 from spark.capacity.tables.object_store import ObjectFolder, file_system, listing
+
+pytestmark = pytest.mark.long
 
 
 def names(bucket: ObjectFolder) -> list[str]:

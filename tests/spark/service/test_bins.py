@@ -140,6 +140,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(LIVES, min_size=1, max_size=8), min_size=1, max_size=3), st.integers(1, 60), st.integers(1, 4))
 def test_the_division_changes_no_result(farm, rows, instances):
     lives = [

@@ -24,6 +24,8 @@ from spark.capacity.tables.object_store import (
     sizes,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("uri", "name"),

@@ -47,7 +47,7 @@ def numbers(lake: Place) -> set[int]:
     return found
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.long)])
 def origin(request: pytest.FixtureRequest) -> ObjectFolder | None:
     return request.getfixturevalue("bucket") if request.param == "bucket" else None
 
@@ -62,6 +62,7 @@ def tables(origin: ObjectFolder | None, tmp_path: Path) -> Tables:
     return made
 
 
+@pytest.mark.long
 def test_readers_see_versions_that_belong_together_while_runs_publish(
     tables: Tables, origin: ObjectFolder | None
 ) -> None:
@@ -79,6 +80,7 @@ def test_readers_see_versions_that_belong_together_while_runs_publish(
     assert numbers(lake) == {5}
 
 
+@pytest.mark.long
 def test_nothing_new_is_no_snapshot(tables: Tables, origin: ObjectFolder | None) -> None:
     lake: Place = (tables.out if origin is None else origin) / LAKE
     assert last(lake) is None
@@ -95,6 +97,7 @@ def test_nothing_new_is_no_snapshot(tables: Tables, origin: ObjectFolder | None)
     assert third.versions == {"gold_balance_day": 0, "loss": 0}
 
 
+@pytest.mark.long
 def test_of_two_runs_that_go_on_from_one_snapshot_the_second_is_refused(bucket: ObjectFolder) -> None:
     commit(bucket, Snapshot("r0", {"a": 1}, 3), None)
     before = last(bucket)
@@ -108,6 +111,7 @@ def test_of_two_runs_that_go_on_from_one_snapshot_the_second_is_refused(bucket: 
     assert (now.run, now.versions) == ("r1", {"a": 2})
 
 
+@pytest.mark.long
 def test_of_commits_at_the_same_time_one_is_taken(bucket: ObjectFolder) -> None:
     commit(bucket, Snapshot("r0", {"a": 0}, 3), None)
     before = last(bucket)

@@ -16,6 +16,8 @@ from spark.capacity.tables.working_copy import LAKE, Mark, fill, goes_on_from, r
 from tests.spark.buckets import send_folder
 from tests.spark.farm import put_dates
 
+pytestmark = pytest.mark.long
+
 FIRST, SECOND = date(2026, 3, 1), date(2026, 3, 2)
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from broker.wires.dbp.dbp_settings import Dbp
+from tests.examples import examples
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, THERE, DbpFarm, T
@@ -433,7 +434,7 @@ def test_every_reply_to_every_command_is_survived(command: bytes, registered: bo
         max_size=12,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_reply_to_every_conversation_is_survived(messages: list[tuple[int, bytes, bytes, bytes, bool]]) -> None:
     """In any order, over several connections of several addresses, and as time passes: never more than one for one."""
     with nothing_fails():

@@ -21,6 +21,7 @@ from broker.core.model import BROKER, Auth, Change, Kind, Provider, Rights, Serv
 from broker.core.registry import Registry
 from broker.wires.dbp.codec.listings import ERROR, MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
+from tests.examples import examples
 from tests.recording.farm import GRACE
 from tests.recording.logs import nothing_fails
 from tests.wires.recording import ElkoFarm, desc
@@ -633,7 +634,7 @@ class Naive:
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_steps, max_size=40))
 def test_after_any_changes_the_answers_are_those_made_from_scratch(steps: list[tuple[Any, ...]]) -> None:
     catalogue, naive = Catalogue(), Naive()

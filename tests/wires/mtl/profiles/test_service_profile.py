@@ -23,6 +23,7 @@ from broker.wires.mtl.profiles import service_profile
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from tests.examples import examples
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.flow_values import FlowValues, flow_values
@@ -1022,7 +1023,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_request_that_was_confirmed_has_one_outcome_and_no_other(steps: list[tuple[Any, ...]]) -> None:
     with nothing_fails():
         _Play().run(steps)

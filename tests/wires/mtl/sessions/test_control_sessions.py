@@ -22,6 +22,7 @@ from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
 from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM
+from tests.examples import examples
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,
@@ -443,7 +444,7 @@ frames = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), frames, st.booleans()), max_size=30))
 def test_whatever_comes_each_wellformed_request_has_one_reply_and_nothing_else_has(
     messages: list[tuple[int, list[bytes], bool]],

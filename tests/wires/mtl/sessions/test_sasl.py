@@ -42,6 +42,7 @@ from broker.wires.mtl.sessions.sasl import (
     SaslExchange,
 )
 from tests.access.memory import MemoryAccess
+from tests.examples import examples
 from tests.threads import Thread
 
 FAST = 4_096
@@ -618,7 +619,7 @@ PIECES = st.sampled_from(
 responses = st.one_of(st.none(), st.binary(max_size=40), st.lists(PIECES, max_size=9).map(b"".join))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.sampled_from(["SCRAM-SHA-256", "PLAIN", "EXTERNAL", "ANONYMOUS"]), st.lists(responses, max_size=5))
 def test_whatever_comes_has_an_outcome(mechanism: str, given: list[bytes | None]) -> None:
     exchange = begun(mechanism)
@@ -634,7 +635,7 @@ def test_whatever_comes_has_an_outcome(mechanism: str, given: list[bytes | None]
             found.text.encode()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data(), st.sampled_from(["anna", "bert"]))
 def test_whatever_is_changed_in_a_last_message_it_does_not_come_in(data: st.DataObject, user: str) -> None:
     client, exchange = Client(user, "pencil"), begun("SCRAM-SHA-256")
