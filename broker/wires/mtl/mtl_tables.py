@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
+from broker.access.rights import RegistryReading
 from broker.core.interfaces import ILeases
 from broker.core.queues.queue_interfaces import QueueInfo
 from broker.wires.mtl.sessions.control_flow import ControlFlow
@@ -13,6 +14,9 @@ from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_clients import ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.tables import AnyView, Column, Row, View
+
+ServiceOf = Callable[[str], str | None]
+"""Returns the name of the service in a resource, None if it has none."""
 
 MAX_RESOURCES = 50
 """Resources that are shown of one flow."""
@@ -52,9 +56,13 @@ QUEUE_COLUMNS = (
 
 
 def views(
-    control: ControlFlow, data: DataFlow, describe: Callable[[], Sequence[QueueInfo]], leases: ILeases
+    control: ControlFlow,
+    data: DataFlow,
+    describe: Callable[[], Sequence[QueueInfo]],
+    leases: ILeases,
+    services: Mapping[str, ServiceOf],
 ) -> Sequence[AnyView]:
-    """Return the views of the wire."""
+    """Return the views of the wire. ``services`` has the profiles whose resources name services."""
     return [
         View(
             "mtl sessions",
@@ -72,6 +80,7 @@ def views(
             lambda: (flow for client in list(data.clients()) for flow in list(client.flows())),
             partial(_flow, leases),
             lambda flow: (flow.grant.principal.user, flow.client.address, flow.grant.profile.name),
+            shown=partial(_is_shown, services),
             title="MTL flows",
         ),
         View(
@@ -113,6 +122,15 @@ def _session(session: ControlSession) -> Row:
         "profile": "" if session.profile is None else session.profile.name,
         "authorized": principal is not None,
     }
+
+
+def _is_shown(services: Mapping[str, ServiceOf], reading: RegistryReading, flow: ReaderFlow | WriterFlow) -> bool:
+    """Return True unless a resource of the flow names a service that is not shown."""
+    service_of = services.get(flow.grant.profile.name)
+    if service_of is None:
+        return True
+    resources = chain(flow.grant.resources, flow.summoned if isinstance(flow, ReaderFlow) else ())
+    return all(reading.shows(name) for name in map(service_of, resources) if name is not None)
 
 
 def _flow(leases: ILeases, flow: ReaderFlow | WriterFlow) -> Row:

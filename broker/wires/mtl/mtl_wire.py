@@ -30,6 +30,7 @@ from broker.wires.mtl import mtl_tables
 from broker.wires.mtl.client_identities import ClientIdentities
 from broker.wires.mtl.durable_queues import DurableQueues, queue_rules
 from broker.wires.mtl.mtl_settings import Mtl
+from broker.wires.mtl.profiles import registry_profile, service_profile
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
@@ -45,6 +46,9 @@ from broker.wires.tables import AnyView
 
 DATA = "mtl-data"
 """Name of the data flow's ROUTER in counters and logs."""
+
+NAMING_SERVICES = {profile.NAME: registry_profile.service_of for profile in (registry_profile, service_profile)}
+"""The profiles whose resources name services."""
 
 
 @attrs.frozen(eq=False)
@@ -199,7 +203,8 @@ class OpenMtl(PlainWire):
 
     def views(self) -> Sequence[AnyView]:
         """Return control sessions, data flows and queues."""
-        return mtl_tables.views(self.control, self.data, self.queues.queues.describe, self.flows.leases)
+        queues, leases = self.queues.queues.describe, self.flows.leases
+        return mtl_tables.views(self.control, self.data, queues, leases, NAMING_SERVICES)
 
     def reload(self, config: Mtl, broker: Broker) -> None:
         """Apply other hosts, queues and limits."""

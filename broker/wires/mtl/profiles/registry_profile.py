@@ -130,7 +130,7 @@ class RegistryProfile:
     # leases
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
-        name = _name(resource)
+        name = service_of(resource)
         if name is None and resource not in (SERVICES, LOADS):
             raise Refusal(Reason.PARAMETER, "there is no such resource: services, service/NAME, load, load/NAME")
         if side is Side.WRITER and (resource == SERVICES or resource.startswith(LOAD)):
@@ -175,7 +175,7 @@ class RegistryProfile:
         self._count += 1
         revision, epoch = self._registry.revision, self._registry.epoch
         # The right to a resource with a name is that to find the name.
-        reading = reader.grant.principal.allowed.reading if _name(resource) is None else EVERY_ENTRY
+        reading = reader.grant.principal.allowed.reading if service_of(resource) is None else EVERY_ENTRY
         since, missed = self._missed(resource, body, reading)
 
         def shown(entry: Service | Load | int) -> _Event:
@@ -205,7 +205,7 @@ class RegistryProfile:
     def _missed(self, resource: str, body: bytes, reading: RegistryReading) -> tuple[int, list[_Event] | None]:
         """Return the revision at which a reader resumes, and the missed changes; None if it needs a snapshot."""
         position = entries.position(body)
-        name = _name(resource)
+        name = service_of(resource)
         of_loads = resource == LOADS or resource.startswith(LOAD)
         if position is None or (of_loads and not reading.every):
             return 0, None
@@ -424,7 +424,7 @@ class RegistryProfile:
                 held.cancel()
 
 
-def _name(resource: str) -> str | None:
+def service_of(resource: str) -> str | None:
     """Return the name of the service in a resource, None if it has none."""
     for kind in (SERVICE, LOAD):
         if resource.startswith(kind) and len(resource) > len(kind):
