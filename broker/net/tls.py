@@ -208,12 +208,19 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
     def evict(self, refusal: Refusal) -> None:
         """Close at once: see `MemoryBudget`. A peer in its handshake understands no refusal."""
-        self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
+        self._refused(refusal)
         self.abort()
+
+    def _refused(self, refusal: Refusal) -> None:
+        """Count and log the end of the connection. TLS sends the peer an alert, which has a number and no text."""
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
 
     def _tlsShutdownFinished(self, reason: Failure | None) -> None:
         """Handle the end of TLS. (The name is Twisted's, which has no public hook for this.)"""
         if reason is not None:
+            # Not for its subclasses: a peer that only disconnects is no failure.
+            if not self._handshakeDone and type(reason.value) is SSL.Error and reason.value.args:
+                self._refused(Refusal(Reason.HANDSHAKE, f"no TLS: {_reasons(reason.value)}"))
             # Its traceback refers to this connection: without the cycle, no garbage collection is needed.
             reason.cleanFailure()
         super()._tlsShutdownFinished(reason)  # type: ignore[no-untyped-call]
@@ -273,10 +280,11 @@ class TlsFactory(TLSMemoryBIOFactory):
     """TLS wrapper of a listener's factory."""
 
     protocol = TlsConnection
-    wire = "tls"
 
     def __init__(self, factory: Factory, certificates: Certificates, turns: Scheduler, refusal_log: RefusalLog) -> None:
         super().__init__(certificates, isClient=False, wrappedFactory=factory)
+        self.wire: str = getattr(factory, "wire", "tls")
+        """Wire of the listener, for counters and the log."""
         self.turns = turns
         self.refusal_log = refusal_log
         self._certificates = certificates
@@ -289,3 +297,9 @@ class TlsFactory(TLSMemoryBIOFactory):
                 refusal = Refusal(Reason.REVOKED, "the client certificate of this connection was revoked")
                 self.refusal_log.add(self.wire, connection.host, refusal)
                 connection.abort()
+
+
+def _reasons(error: SSL.Error) -> str:
+    """Return the reasons of OpenSSL: `http request`, `certificate verify failed`, an alert of the peer."""
+    (entries,) = error.args
+    return ", ".join(dict.fromkeys(reason for _, _, reason in entries)) or "unknown reason"

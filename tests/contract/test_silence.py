@@ -24,7 +24,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-def _ports(daemon: Daemon) -> list[int]:
+def ports_of(daemon: Daemon) -> list[int]:
     """The ports of all listening sockets of a daemon."""
     with sockets_of(daemon.process.pid) as found:
         listening = [each for each in found if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
@@ -51,7 +51,7 @@ def _accepted(daemon: Daemon, name: tuple[str, int]) -> list[int]:
 
 
 def test_the_kernel_ends_the_connections_of_a_vanished_host_at_every_door(daemon: Daemon) -> None:
-    ports = until(lambda: found if len(found := _ports(daemon)) >= PORTS_OF_EVERY_LISTENER else [])
+    ports = until(lambda: found if len(found := ports_of(daemon)) >= PORTS_OF_EVERY_LISTENER else [])
     with ExitStack() as stack:
         for port in ports:
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))

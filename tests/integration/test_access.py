@@ -411,6 +411,7 @@ def test_a_client_certificate_of_another_authority_is_refused_in_the_handshake(
             with pytest.raises((ssl.SSLError, ConnectionError)), tls(daemon, authority[0], client) as refused:
                 # With TLS 1.3, the client is notified with its first read.
                 assert refused.recv(1)
+        daemon.wait_for("peer 127.0.0.1: handshake: no TLS: certificate verify failed")
         with tls(daemon, authority[0], ann) as good:
             peer = Peer(good)
             peer.send(to="client", op="auth")

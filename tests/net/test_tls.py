@@ -172,3 +172,23 @@ def test_a_connection_that_ended_is_freed_without_a_garbage_collection(
         assert ended() is None
     finally:
         gc.enable()
+
+
+def test_a_handshake_that_fails_is_counted_and_logged_once_a_minute_with_the_reason(
+    hub: Hub, files: tuple[Path, Path]
+) -> None:
+    with capturedLogs() as logged:
+        for _ in range(3):
+            link = TlsLink(hub, files)
+            link.protocol.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
+            hub.later()
+    assert hub.counters.get(f"{hub.factory.wire}_refused", "handshake") == 3
+    [line] = [event for event in logged if event.get("reason") == "handshake"]
+    assert (line["address"], line["text"]) == ("192.0.2.1", "no TLS: http request")
+
+
+def test_a_connection_that_ends_in_order_is_no_failed_handshake(hub: Hub, link: TlsLink) -> None:
+    link.shake()
+    link.say("bye")
+    link.protocol.connectionLost(Failure(ConnectionDone()))
+    assert hub.counters.get(f"{hub.factory.wire}_refused", "handshake") == 0
