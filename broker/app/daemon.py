@@ -268,7 +268,7 @@ class Daemon(TwistedService):
         scheduler = self.core.scheduler
         self._logs.follow(lambda: scheduler.conversation, lambda: scheduler.request_id)
         self.counters.include(self.core.damages.counts)
-        self.readiness.add_degrading(self.core.damages.degradations)
+        self.readiness.add_degrading(self.core.damages.degradations, lambda: self.wires.shortcomings())
         self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self.counters.include(self._events.notifications.counts)

@@ -22,7 +22,7 @@ from broker.core.model import BROKER, NotReady
 from broker.logs.log_lines import LogControl
 from broker.net import traces
 from broker.net.sdnotify import SystemdNotifier
-from broker.operate.actions import Done, Withdrawn
+from broker.operate.actions import Done, Moved, Withdrawn
 
 ALL = "all"
 """In place of a server: every server. Such an order may reach none."""
@@ -147,6 +147,11 @@ class Operations:
         if not reached and server != ALL:
             raise Refusal(Reason.NOT_REGISTERED, f"reinit: no server is called {server[:40]!r}")
         return Done(f"sent to {reached} servers")
+
+    def move(self) -> Deferred[Moved]:
+        """Move the durable messages that are left on the disk into the present store of queues."""
+        moving: Deferred[tuple[int, Mapping[str, str]]] = self._wires.action("mtl", "move")()
+        return moving.addCallback(lambda found: Moved(*found))
 
     def disconnect(self, wire: str, session: str) -> Done:
         """Close the session of that wire with that key of its view of sessions."""

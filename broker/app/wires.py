@@ -124,6 +124,11 @@ class RunningWires:
         for wire in self._open.values():
             yield from wire.degradations()
 
+    def shortcomings(self) -> Iterator[NotReady]:
+        """Yield the reasons for which wires are degraded, but ready."""
+        for wire in self._open.values():
+            yield from wire.shortcomings()
+
     def drain(self) -> None:
         """Refuse new peers of all wires, and send the present ones away; also of wires that are made later."""
         self._draining = True
@@ -158,7 +163,7 @@ class RunningWires:
             raise Refusal(Reason.PARAMETER, f"there is no wire {wire[:40]!r}, but {', '.join(self._open) or 'none'}")
         return found.disconnect(session)
 
-    def action(self, wire: str, name: str) -> Callable[..., int]:
+    def action(self, wire: str, name: str) -> Callable[..., Any]:
         """Return the function of an action that a wire carries out. Raises `Refusal` if that wire is not open."""
         found = self._open.get(wire)
         if found is None:

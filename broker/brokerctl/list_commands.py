@@ -108,7 +108,7 @@ LISTINGS = {
     "queues": Listing(
         "/v1/queues",
         "List the work queues.",
-        _columns("queue", "host", "ready", "unconfirmed", "bytes", "readers", "durable", "wire", bytes="bytes"),
+        _columns("queue", "host", "ready", "unconfirmed", "bytes", "readers", "durable", "left", "wire", bytes="bytes"),
     ),
     "listeners": Listing(
         "/v1/listeners",
@@ -211,7 +211,12 @@ def selection_of(
 def list_command(name: str, listing: Listing) -> click.Command:
     """Return the command of a list."""
 
-    @click.command(name, help=f"{listing.help}\n\nPATTERN is a shell pattern such as 'web*' for names and labels.")
+    more = "\n\nqueues move carries messages of a former store over." if name == "queues" else ""
+    kind = QueuesCommand if name == "queues" else click.Command
+
+    @click.command(
+        name, kind, help=f"{listing.help}{more}\n\nPATTERN is a shell pattern such as 'web*' for names and labels."
+    )
     @selecting
     @remote
     @click.pass_context
@@ -222,6 +227,20 @@ def list_command(name: str, listing: Listing) -> click.Command:
         show(session.output, name, answer, listing.columns)
 
     return command
+
+
+class QueuesCommand(click.Command):
+    """The list of queues, with one word that is no pattern: ``queues move``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of the list, or that of the action."""
+        if args[:1] != ["move"]:
+            return super().make_context(info_name, args, parent, **extra)
+        from broker.brokerctl.action_commands import command
+
+        return command("move").make_context("queues move", args[1:], parent, **extra)
 
 
 def loads_command() -> click.Command:

@@ -95,6 +95,15 @@ class Reinit:
 
 
 @attrs.frozen
+class Move:
+    """Moves the durable messages that are left on the broker's disk into the present store of queues.
+
+    They are from before `mtl.queue_store`. Each stays on the disk until the present store has it. A queue that belongs
+    to another broker stays as it is: drain that one, and repeat.
+    """
+
+
+@attrs.frozen
 class Disconnect:
     """Closes a session of a wire.
 
@@ -146,6 +155,20 @@ class Shutdown:
 
 
 # Answers that no other module has.
+
+
+@attrs.frozen
+class Moved:
+    """The number of messages that were moved, and the reason for each queue that is left: ``refused``."""
+
+    moved: int
+    refused: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """The result as a sentence, and a line for each queue that is left."""
+        lines = [f"refused: {name}: {reason}" for name, reason in self.refused.items()]
+        return "\n".join([f"moved: {self.moved} messages", *lines])
 
 
 @attrs.frozen
@@ -375,6 +398,7 @@ ACTIONS = (
     Action("say", "admin.say", Say, places="TARGET TEXT...", words=_target_first),
     Action("launch", "admin.launch", Launch),
     Action("reinit", "admin.reload", Reinit),
+    Action("move", "admin.drain", Move),
     Action("disconnect", "admin.disconnect", Disconnect, on="session", fills={"wire": "wire", "session": "address"}),
     Action(
         "withdraw",

@@ -169,9 +169,8 @@ class OpenWire(Protocol):
     def dialects(self) -> Sequence[Dialect]:
         """Return the wire's own commands for operators."""
 
-    def actions(self) -> Mapping[str, Callable[..., int]]:
-        """Return the functions of the operators' actions that the wire carries out, by name. Each returns the number
-        of peers that it reached."""
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the functions of the operators' actions that the wire carries out, by name."""
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the wire's own HTTP endpoints, which are registered once, when the wire is made."""
@@ -190,6 +189,9 @@ class OpenWire(Protocol):
 
     def degradations(self) -> Iterable[NotReady]:
         """Return the reasons for which the wire is not ready, besides listeners and certificates."""
+
+    def shortcomings(self) -> Iterable[NotReady]:
+        """Return the reasons for which the wire is degraded, but ready."""
 
     def connection_factories(self) -> Iterable[ConnectionFactory]:
         """Return the connections of the wire, one `ConnectionFactory` for each listener, open or not."""
@@ -234,7 +236,7 @@ class PlainWire:
         """Return no commands: the wire has views only."""
         return ()
 
-    def actions(self) -> Mapping[str, Callable[..., int]]:
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
         """Return no functions."""
         return {}
 
@@ -256,6 +258,10 @@ class PlainWire:
 
     def degradations(self) -> Iterable[NotReady]:
         """Return no reasons: a wire with open listeners is ready."""
+        return ()
+
+    def shortcomings(self) -> Iterable[NotReady]:
+        """Return no reasons."""
         return ()
 
     def connection_factories(self) -> Iterable[ConnectionFactory]:

@@ -121,7 +121,7 @@ def test_the_table_shows_the_actions_that_the_user_may_do() -> None:
     answer = site.call("GET", "/v1/actions", grants=grants_of("bob", "http", rights))
     assert isinstance(answer, Response)
     rows = json.loads(content(answer))["actions"]
-    assert [row["name"] for row in rows] == ["drain", "withdraw"], "withdraw: for some names"
+    assert [row["name"] for row in rows] == ["drain", "move", "withdraw"], "withdraw: for some names"
     assert rows[0]["schema"]["properties"]["deadline"]["maximum"] == 86_400
     assert rows[1]["schema"]["required"] == ["provider"]
 

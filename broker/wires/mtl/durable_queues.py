@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 
 import attrs
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.logger import Logger
 
-from broker.core.database import StateError, StateFull
+from broker.core.database import StateFull
+from broker.core.errors import Reason, Refusal
 from broker.core.queues.ownership import NAMES, QueueOwnership
 from broker.core.queues.queue_interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
 from broker.core.queues.queue_messages import MAX_BYTES, Death, QueueRule, QueueSettings
@@ -20,13 +19,9 @@ from broker.core.queues.sqlite_store import QueueStore
 from broker.core.worker import Worker
 from broker.wall_clock import wall
 from broker.wires.interface import WireContext
+from broker.wires.mtl.left_queues import LeftQueues
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
-
-NAMED = 5
-"""Queues that a log line names: the first ones of an operator's work."""
-
-log = Logger()
 
 
 def queue_rules(config: Mtl) -> list[QueueRule]:
@@ -54,15 +49,15 @@ def queue_rules(config: Mtl) -> list[QueueRule]:
 class DurableQueues:
     """The queues, and the recorder that writes those that are durable. One thread keeps the order of writes.
 
-    ``ownership`` is None for a broker that owns all queues, because it has no cluster and its own store. ``left`` is a
-    sentence about messages that were left in the store of the state directory when another one was configured.
+    ``ownership`` is None for a broker that owns all queues, because it has no cluster and its own store. ``left`` are
+    the messages in the store of the state directory when another one is configured.
     """
 
     queues: Queues
     recorder: QueueRecorder
     threads: Worker
     ownership: QueueOwnership | None
-    left: str = ""
+    left: LeftQueues | None = None
 
     @classmethod
     def open(cls, config: Mtl, context: WireContext) -> DurableQueues:
@@ -75,10 +70,10 @@ class DurableQueues:
         rows: list[RestoredMessage] = []
         shared = _shared(config)
         store: IQueueStore
-        left = ""
+        left: LeftQueues | None = None
         if shared is not None:
             store = shared
-            left = left_behind(context.state, wall(clock))
+            left = LeftQueues(context.state, clock)
         else:
             store = QueueStore(context.state, is_readable)
             try:
@@ -116,7 +111,13 @@ class DurableQueues:
     @property
     def trouble(self) -> str:
         """Reason for which durable queues, or messages of them, are not served; empty while they are."""
-        return self.recorder.trouble or (self.ownership.trouble if self.ownership is not None else "") or self.left
+        return self.recorder.trouble or (self.ownership.trouble if self.ownership is not None else "")
+
+    def move(self) -> Deferred[tuple[int, Mapping[str, str]]]:
+        """Move the messages that were left in the former store; see `LeftQueues.move`."""
+        if self.left is None or self.ownership is None:
+            raise Refusal(Reason.FAILED, "there is no former store: mtl.queue_store is not configured")
+        return self.left.move(self.queues, self.ownership, self.threads.run)
 
     def owned(self) -> Mapping[str, int]:
         """Return the counters of ownership by name."""
@@ -127,29 +128,6 @@ class DurableQueues:
         if self.ownership is not None:
             self.ownership.stop()
         return maybeDeferred(self.recorder.stop)
-
-
-def left_behind(directory: str, now: float) -> str:
-    """Return a sentence about the messages in the store of a state directory, which is used no more; empty if there
-    are none. They are logged."""
-    store = QueueStore(directory, is_readable)
-    counts: Counter[str] = Counter()
-    try:
-        counts.update(row.name for row in store.look(now))
-    except StateError as error:
-        return f"the former store of queues cannot be read: {error}"
-    finally:
-        store.close()
-    if not counts:
-        return ""
-    named = ", ".join(f"{name} ({count})" for name, count in counts.most_common(NAMED))
-    more = "" if len(counts) <= NAMED else f" and {len(counts) - NAMED} more queues"
-    left = (
-        f"messages are left in {directory}, and are not delivered, since mtl.queue_store is another store now: {named}"
-        f"{more}. Run the broker without queue_store until these queues are empty"
-    )
-    log.warn("durable queues: {left}", left=left)
-    return left
 
 
 def _shared(config: Mtl) -> ISharedQueueStore | None:

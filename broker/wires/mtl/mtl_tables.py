@@ -9,6 +9,7 @@ from itertools import chain, islice
 from broker.access.rights import RegistryReading
 from broker.core.interfaces import ILeases
 from broker.core.queues.queue_interfaces import QueueInfo
+from broker.wires.mtl.left_queues import LeftQueues
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_clients import ReaderFlow, WriterFlow
@@ -52,6 +53,7 @@ QUEUE_COLUMNS = (
     Column("bytes", "Size of all messages in the queue", "bytes"),
     Column("readers", "Readers of the queue", "readers"),
     Column("durable", "True if messages are kept over a restart"),
+    Column("left", "Messages on the disk of this broker, from before it had another store: brokerctl queues move"),
 )
 
 
@@ -61,8 +63,17 @@ def views(
     describe: Callable[[], Sequence[QueueInfo]],
     leases: ILeases,
     services: Mapping[str, ServiceOf],
+    left: LeftQueues | None = None,
 ) -> Sequence[AnyView]:
-    """Return the views of the wire. ``services`` has the profiles whose resources name services."""
+    """Return the views of the wire. ``services`` has the profiles whose resources name services, ``left`` are messages
+    of a former store."""
+
+    def queues() -> Sequence[QueueInfo]:
+        found = list(describe())
+        known = {(each.space, each.name) for each in found}
+        others = [key for key in (left.counts if left is not None else ()) if key not in known]
+        return found + [QueueInfo(space, name, 0, 0, 0, 0, True) for space, name in others]
+
     return [
         View(
             "mtl sessions",
@@ -87,8 +98,8 @@ def views(
             "mtl queues",
             "Shows the work queues. A pattern selects names.",
             QUEUE_COLUMNS,
-            describe,
-            _queue,
+            queues,
+            partial(_queue, left),
             lambda queue: (queue.name,),
             sums=("ready", "unconfirmed", "bytes", "readers"),
             title="MTL queues",
@@ -96,7 +107,8 @@ def views(
     ]
 
 
-def _queue(queue: QueueInfo) -> Row:
+def _queue(left: LeftQueues | None, queue: QueueInfo) -> Row:
+    count = 0 if left is None else left.counts.get((queue.space, queue.name), 0)
     return {
         "host": queue.space,
         "queue": queue.name,
@@ -105,6 +117,7 @@ def _queue(queue: QueueInfo) -> Row:
         "bytes": queue.bytes,
         "readers": queue.consumers,
         "durable": queue.durable,
+        **({"left": count} if count else {}),
     }
 
 

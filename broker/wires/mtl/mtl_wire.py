@@ -203,8 +203,17 @@ class OpenMtl(PlainWire):
 
     def views(self) -> Sequence[AnyView]:
         """Return control sessions, data flows and queues."""
-        queues, leases = self.queues.queues.describe, self.flows.leases
-        return mtl_tables.views(self.control, self.data, queues, leases, NAMING_SERVICES)
+        queues, leases = self.queues, self.flows.leases
+        return mtl_tables.views(self.control, self.data, queues.queues.describe, leases, NAMING_SERVICES, queues.left)
+
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the move of messages that were left in a former store."""
+        return {"move": self.queues.move}
+
+    def shortcomings(self) -> Iterable[NotReady]:
+        """Return the messages that were left in a former store."""
+        left = self.queues.left
+        return [NotReady("queues", left.trouble)] if left is not None and left.trouble else []
 
     def reload(self, config: Mtl, broker: Broker) -> None:
         """Apply other hosts, queues and limits."""

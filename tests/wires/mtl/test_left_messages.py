@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.queues.queue_interfaces import Batch
 from broker.core.queues.sqlite_store import DATABASE, QueueStore
-from broker.wires.mtl.durable_queues import NAMED, left_behind
+from broker.wires.mtl.left_queues import NAMED, LeftQueues
 
 NOW = 1_000_000.0
+
+
+def left_behind(directory: str, now: float) -> str:
+    """The sentence about the messages in a directory."""
+    clock = Clock()
+    clock.advance(now)
+    return LeftQueues(directory, clock).trouble
 
 
 def filled(directory: Path, queues: int) -> None:
