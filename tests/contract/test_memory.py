@@ -173,6 +173,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         in_order(daemon)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CURVE_ATTACKS)
 def test_a_stranger_over_curve_takes_a_bounded_amount_of_memory_and_leaves_it(curve: Daemon, name: str) -> None:
     assert attacked(curve, CURVE_ATTACKS[name], attrs.evolve(LARGE, connections=100), 2 * LEFT) <= GROWTH

@@ -295,12 +295,15 @@ class Watch:
             self._condition.notify_all()
 
 
-class Offer:
-    """An offer of a service, until it is withdrawn or the client is closed."""
+class LoadReporter:
+    """Reports loads of an offer or of a worker."""
 
-    def __init__(self, thread: ReactorThread, offer: registry.Offer) -> None:
-        self.offer = offer
-        self._thread = thread
+    _thread: ReactorThread
+
+    @property
+    def _reporter(self) -> registry.LoadReporter:
+        """The reporter in the client's thread."""
+        raise NotImplementedError
 
     def load(
         self,
@@ -312,12 +315,21 @@ class Offer:
         in_flight: int | None = None,
         latency_ms: float | None = None,
     ) -> None:
-        """Report the load of the provider, as `broker.client.profiles.registry.Offer.load` does."""
+        """Report a load, with optional details (`broker.client.profiles.registry.LoadReport`)."""
+        report = registry.LoadReport(load, requests, errors, in_flight, latency_ms)
+        self._thread.call(lambda: self._reporter.report(report), timeout=timeout)
 
-        def report() -> Deferred[None]:
-            return self.offer.load(load, requests=requests, errors=errors, in_flight=in_flight, latency_ms=latency_ms)
 
-        self._thread.call(report, timeout=timeout)
+class Offer(LoadReporter):
+    """An offer of a service, until it is withdrawn or the client is closed. `load` requires that it has a load."""
+
+    def __init__(self, thread: ReactorThread, offer: registry.Offer) -> None:
+        self.offer = offer
+        self._thread = thread
+
+    @property
+    def _reporter(self) -> registry.LoadReporter:
+        return self.offer
 
     def withdraw(self, timeout: float | None = None) -> None:
         """Withdraw the offer."""
@@ -336,12 +348,16 @@ class Request(Content):
         self.settle(b"")
 
 
-class Worker(Inbox[Request]):
-    """A worker of one service."""
+class Worker(Inbox[Request], LoadReporter):
+    """A worker of one service: requests go to the least loaded. `load` requires ``loads`` when it was opened."""
 
     def __init__(self, thread: ReactorThread) -> None:
         super().__init__(thread, Request)
         self.worker: service.Worker
+
+    @property
+    def _reporter(self) -> registry.LoadReporter:
+        return self.worker
 
     def work(self, function: Callable[[Request], bytes]) -> None:
         """Call a function for each request, and reply with the bytes that it returns.
@@ -357,26 +373,6 @@ class Worker(Inbox[Request]):
                 request.settle(Failure(error))
             else:
                 request.reply(body)
-
-    def load(
-        self,
-        load: float,
-        timeout: float | None = None,
-        *,
-        requests: int | None = None,
-        errors: int | None = None,
-        in_flight: int | None = None,
-        latency_ms: float | None = None,
-    ) -> None:
-        """Report the load of this worker: requests go to the least loaded. Requires ``loads`` when it was opened.
-
-        The details are those of `broker.client.profiles.registry.LoadReport`.
-        """
-
-        def report() -> Deferred[None]:
-            return self.worker.load(load, requests=requests, errors=errors, in_flight=in_flight, latency_ms=latency_ms)
-
-        self._thread.call(report, timeout=timeout)
 
     def drain(self) -> None:
         """Accept no further requests. `take`, `work` and iteration end after the current ones are settled."""

@@ -271,11 +271,36 @@ def _load(delivery: Delivery) -> Load:
 # offers
 
 
-class Offer:
-    """An offer of a service, until it is withdrawn."""
+class LoadReporter:
+    """Reports loads by the writer of its flow."""
+
+    writer: Writer
+
+    def load(
+        self,
+        load: float,
+        *,
+        requests: int | None = None,
+        errors: int | None = None,
+        in_flight: int | None = None,
+        latency_ms: float | None = None,
+    ) -> Deferred[None]:
+        """Report a load, with optional details (`LoadReport`)."""
+        return self.report(LoadReport(load, requests, errors, in_flight, latency_ms))
+
+    def report(self, report: LoadReport) -> Deferred[None]:
+        """Send a report."""
+        return self.writer.send(encode_load_report(report), "load")
+
+
+class Offer(LoadReporter):
+    """An offer of a service, until it is withdrawn.
+
+    `load` requires that it was made with a load. After a recovery of the flow the load is reported again, without
+    details: its requests were reported before.
+    """
 
     def __init__(self, clock: Any, pauses: Pauses, descriptor: dict[str, str], load: float | None) -> None:
-        self.writer: Writer
         self.first: Deferred[None] = Deferred()
         """Fires when the offer is registered for the first time."""
         self._clock = clock
@@ -289,24 +314,12 @@ class Offer:
         """Fires when the offer is withdrawn, fails when a permanent error ends it."""
         return self.writer.ended
 
-    def load(
-        self,
-        load: float,
-        *,
-        requests: int | None = None,
-        errors: int | None = None,
-        in_flight: int | None = None,
-        latency_ms: float | None = None,
-    ) -> Deferred[None]:
-        """Report the load of the provider, with optional details (`LoadReport`).
-
-        Requires that the offer was made with a load. After a recovery of the flow the load is reported again, without
-        details: its requests were reported before.
-        """
+    def report(self, report: LoadReport) -> Deferred[None]:
+        """Send a report, and remember its load for the recovery of the flow."""
         if self._load is None:
             raise ValueError("the lease does not cover loads: make the offer with a load")
-        self._load = load
-        return self._report(LoadReport(load, requests, errors, in_flight, latency_ms))
+        self._load = report.load
+        return super().report(report)
 
     async def withdraw(self) -> None:
         """Withdraw the offer."""
@@ -331,7 +344,7 @@ class Offer:
             try:
                 await self.writer.send(self._body, self._resource, {"type": "offer", "content-type": JSON})
                 if self._load is not None:
-                    await self._report(LoadReport(self._load))
+                    await super().report(LoadReport(self._load))
             except Rejected as rejected:
                 if not rejected.recycle:
                     raise
@@ -341,9 +354,6 @@ class Offer:
                 if not self.first.called:
                     self.first.callback(None)
                 return
-
-    def _report(self, report: LoadReport) -> Deferred[None]:
-        return self.writer.send(encode_load_report(report), "load")
 
     def _not_made(self, failure: Failure) -> None:
         if not failure.check(Closed, Unsettled):  # the next flow renews the offer

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
 from broker.client.mtl import Client, Reader, Writer
-from broker.client.profiles.registry import LoadReport, encode_load_report
+from broker.client.profiles.registry import LoadReporter
 from broker.client.reader import Delivery, outcome
 from broker.client.settings import Event, OnEvent
 from broker.wires.mtl.codec.field_table import Value
@@ -55,36 +55,19 @@ Serve = Callable[[Delivery], "Deferred[bytes] | Coroutine[Any, Any, bytes] | byt
 """Handler of a worker: makes the body of the reply from the request."""
 
 
-class Worker:
-    """A worker of one service."""
+class Worker(LoadReporter):
+    """A worker of one service. `load` requires ``loads`` when it was opened."""
 
     log = Logger()
 
     def __init__(self, serve: Serve) -> None:
         self.reader: Reader
-        self.writer: Writer
         self._serve = serve
 
     @property
     def ended(self) -> Deferred[None]:
         """Fires when the worker is closed, fails when a permanent error ends it."""
         return self.reader.ended
-
-    def load(
-        self,
-        load: float,
-        *,
-        requests: int | None = None,
-        errors: int | None = None,
-        in_flight: int | None = None,
-        latency_ms: float | None = None,
-    ) -> Deferred[None]:
-        """Report the load of the worker, with optional details (`LoadReport`).
-
-        Requires ``loads`` when it was opened.
-        """
-        report = LoadReport(load, requests, errors, in_flight, latency_ms)
-        return self.writer.send(encode_load_report(report), "load")
 
     def drain(self) -> Deferred[None]:
         """Accept no further requests, finish the current ones, and close."""
