@@ -33,9 +33,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.backoff import Backoff
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, NoSpace, Put
+from broker.cluster.etcd_pauses import DENIED_RETRY, SESSION_RETRY, SESSION_STABLE, SILENCE
 from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys
@@ -48,7 +48,7 @@ from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
 from broker.cluster.settings import ClusterFailed, Environment
-from broker.cluster.watch_feed import SILENCE, Feed, Reopening, WatchHeartbeat
+from broker.cluster.watch_feed import Feed, Reopening, WatchHeartbeat
 from broker.core.rates import LogLimit
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.
@@ -252,16 +252,6 @@ class Parts:
         return max(table.ids, table.highest + 1, self.ids.highest)
 
 
-RETRY = Backoff(first=0.1, most=2.0, factor=2.0, jitter=0.5)
-"""Pause before another session. A recovering etcd gives one TTL to come back in, so it stays short."""
-
-DENIED_RETRY = Backoff(first=2.0, most=30.0, factor=2.0, jitter=0.2)
-"""Pause after refused credentials: an operator has to act, and each attempt costs etcd a tenth of a second."""
-
-STABLE = 10.0
-"""Seconds after which a session counts as a success, and the pauses are short again."""
-
-
 class State(enum.Enum):
     """State of the membership; see the module."""
 
@@ -347,10 +337,10 @@ class Sessions:
             await self.parts.ids.prepare()
         while self.going():
             since = self._clock.seconds()
-            retry = RETRY
+            retry = SESSION_RETRY
             try:
                 self.trouble = await self._session()
-                if self._clock.seconds() - since >= STABLE:
+                if self._clock.seconds() - since >= SESSION_STABLE:
                     failures = 0
             except ClusterFailed as error:
                 self._fail(error)

@@ -50,6 +50,7 @@ from broker.cluster.etcd.etcd_interface import (
     Put,
     Unavailable,
 )
+from broker.cluster.etcd_pauses import KEEPALIVE_RETRY
 from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, OtherLayout
 from broker.cluster.settings import ClusterFailed, ClusterMemory, Memory
 from broker.core.cluster.cluster_interfaces import Member
@@ -66,9 +67,6 @@ LOOK = 0.5
 
 KEEPALIVES = 4
 """Keepalives within the TTL, so that two may fail."""
-
-KEEPALIVE_RETRY = 0.5
-"""Seconds after which a failed keepalive is repeated."""
 
 RECORDED = "@"
 """End of the identity of the row that has the time of the last record, which no name of a member has."""

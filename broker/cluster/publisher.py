@@ -38,6 +38,7 @@ from broker.cluster.etcd.etcd_interface import (
     Put,
     TxnResult,
 )
+from broker.cluster.etcd_pauses import REFUSED_RETRY, SPACE_RETRY
 
 MAX_BATCH = 100
 """Limit of the units of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
@@ -50,12 +51,6 @@ more."""
 OUT_OF_TOUCH = 4.0
 """Seconds without an answer of etcd after which a member counts as out of touch: as many as prove that a watch is
 dead. A slow disk delays etcd for some tenths of a second."""
-
-SPACE_RETRY = 5.0
-"""Seconds between attempts to write while etcd has no space. An operator has to act, so there is no hurry."""
-
-REFUSED_RETRY = 60.0
-"""Seconds after which a unit that etcd refuses as invalid is tried again: only its next value is likely to help."""
 
 Build = Callable[[], "Unit | None"]
 """Builds the newest unit of a name; None if there is nothing to write."""

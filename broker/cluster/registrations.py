@@ -42,16 +42,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Compare, Delete, Put
+from broker.cluster.etcd_pauses import WRITE_RETRY
 from broker.cluster.key_table import Entry
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import ANONYMOUS, FailingService
-
-RETRY = 0.1
-"""Seconds after which a write is repeated whose condition did not hold, though the table says so: the event that tells
-why takes some milliseconds."""
 
 
 class State(enum.Enum):
@@ -552,7 +549,7 @@ class Registrations:
     def _repeat(self, key: Key) -> None:
         self._again[key] = None
         if self._again_timer is None and not self._stopped:
-            self._again_timer = self._clock.callLater(RETRY, self._repeat_all)
+            self._again_timer = self._clock.callLater(WRITE_RETRY, self._repeat_all)
 
     def _repeat_all(self) -> None:
         self._again_timer = None

@@ -57,6 +57,7 @@ from broker.cluster.etcd.etcd_interface import (
     RangeResult,
     Unavailable,
 )
+from broker.cluster.etcd_pauses import SILENCE, WATCH_ENDED, WATCH_SILENT
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import Database
@@ -334,11 +335,6 @@ class Feed:
             self._changed(touched)
 
 
-SILENCE = 4.0
-"""Seconds after which a beat that has been written must have arrived. A slow disk delays etcd for some tenths of a
-second; a failover must leave time within the TTL."""
-
-
 class WatchHeartbeat:
     """Beats of the member ``name``. ``sizes`` returns the numbers of own providers and services; ``silent`` is called
     if the watch is dead."""
@@ -421,14 +417,6 @@ class WatchHeartbeat:
             self._answered = self._clock.seconds()
 
 
-SILENT = Backoff(first=SILENCE, most=60.0, factor=2.0, jitter=0.2)
-"""Pause in seconds without an event until a watch is replaced. The first is that of a missing beat; a watch in a minute
-is no load of etcd, and an alarm lasts until an operator acts."""
-
-ENDED = Backoff(first=0.1, most=5.0, factor=2.0, jitter=0.5)
-"""Pause in seconds after the end of a watch, for watches that end one after the other without an event."""
-
-
 class Reopening:
     """Reopening of a watch. ``needed`` returns whether etcd has no space, ``open`` whether a watch is open;
     ``reopen`` replaces it."""
@@ -458,7 +446,7 @@ class Reopening:
         """Etcd has no space. Idempotent."""
         if self._timer is None:
             self._heard, self._silent, self._ended = False, 0, 0
-            self._wait(SILENT, 1)
+            self._wait(WATCH_SILENT, 1)
 
     def heard(self) -> None:
         """The watch has brought an event."""
@@ -467,7 +455,7 @@ class Reopening:
     def ended(self) -> None:
         """The watch has ended, while etcd has no space."""
         self._ended += 1
-        self._wait(ENDED, self._ended)
+        self._wait(WATCH_ENDED, self._ended)
 
     def stop(self) -> None:
         """Reopen no more. Idempotent."""
@@ -491,4 +479,4 @@ class Reopening:
             self._silent += self._open()
             self._reopen()
         self._heard = False
-        self._wait(SILENT, self._silent + 1)
+        self._wait(WATCH_SILENT, self._silent + 1)

@@ -11,8 +11,9 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from broker.cluster.cluster import Cluster
+from broker.cluster.etcd_pauses import WATCH_ENDED, WATCH_SILENT
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
-from broker.cluster.watch_feed import ENDED, SILENT, Reopening
+from broker.cluster.watch_feed import Reopening
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.registered_services import Restored
@@ -193,17 +194,17 @@ def test_the_pauses_of_a_farm_without_changes_grow() -> None:
     pauses = watched.pauses(400)
     assert 9 <= len(pauses) <= 11
     for number, pause in enumerate(pauses):
-        assert SILENT.after(number + 1, 0.0) - 0.02 <= pause <= SILENT.after(number + 1) + 0.02
+        assert WATCH_SILENT.after(number + 1, 0.0) - 0.02 <= pause <= WATCH_SILENT.after(number + 1) + 0.02
     # An event proves the watch alive, and the next silence is short again.
     watched.reopening.heard()
-    before, after, *_ = watched.pauses(SILENT.most + 4 * SILENT.first)
+    before, after, *_ = watched.pauses(WATCH_SILENT.most + 4 * WATCH_SILENT.first)
     assert before > after
-    assert after <= 2 * SILENT.first
+    assert after <= 2 * WATCH_SILENT.first
     watched.needed = False
     assert watched.pauses(200) == []
     watched.reopening.begin()
     watched.needed = True
-    assert watched.pauses(5)[0] <= SILENT.first + 0.02
+    assert watched.pauses(5)[0] <= WATCH_SILENT.first + 0.02
 
 
 def test_watches_that_end_at_once_are_replaced_with_growing_pauses() -> None:
@@ -213,9 +214,9 @@ def test_watches_that_end_at_once_are_replaced_with_growing_pauses() -> None:
     for _ in range(8):
         watched.open = False
         watched.reopening.ended()
-        pauses += watched.pauses(ENDED.most + 0.02)[:1]
+        pauses += watched.pauses(WATCH_ENDED.most + 0.02)[:1]
     for number, pause in enumerate(pauses):
-        assert ENDED.after(number + 1, 0.0) - 0.02 <= pause <= ENDED.after(number + 1) + 0.02
+        assert WATCH_ENDED.after(number + 1, 0.0) - 0.02 <= pause <= WATCH_ENDED.after(number + 1) + 0.02
     # Space is back, but the watch has to be replaced first.
     watched.open = watched.needed = False
     watched.reopening.ended()

@@ -10,10 +10,10 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.cluster.etcd.etcd_interface import Delete, KeyValue, Put
+from broker.cluster.etcd_pauses import SILENCE
 from broker.cluster.ids import BLOCK
 from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE
 from broker.cluster.layout import LAYOUT
-from broker.cluster.watch_feed import SILENCE
 from tests.cluster.logic.members import Farm, KeptMemory
 
 OTHER_LAYOUT: dict[str, object] = {
