@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Tabs
@@ -28,6 +29,7 @@ def test_a_service_is_withdrawn_at_its_provider(farm: Farm, tabs: Tabs) -> None:
         assert farm.call("GET", "/v1/services?pattern=going")["total"] == 0
 
 
+@pytest.mark.long
 def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url(), permitted=(404,))
     act(page, "Launch")
@@ -39,6 +41,7 @@ def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> No
     dialog.get_by_role("button", name="Cancel").click()
 
 
+@pytest.mark.long
 def test_levels_of_the_log_are_changed(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url())
     act(page, "Log")
@@ -51,6 +54,7 @@ def test_levels_of_the_log_are_changed(farm: Farm, tabs: Tabs) -> None:
     farm.call("PUT", "/v1/log", {"level": "info", "modules": {"mtl": None}})
 
 
+@pytest.mark.long
 def test_a_session_is_disconnected_from_its_row(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("cut-teller", "cut") as peer:
         page = tabs(farm.url("view/elko/sessions"))

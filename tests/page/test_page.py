@@ -40,6 +40,7 @@ def test_a_service_is_shown_as_it_comes_and_goes(farm: Farm, tabs: Tabs) -> None
     expect(row(page, "coming")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_service_that_was_put_by_http_is_shown_too(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url("services"))
     farm.put("by-http", "10.1.2.4:80")
@@ -48,6 +49,7 @@ def test_a_service_that_was_put_by_http_is_shown_too(farm: Farm, tabs: Tabs) -> 
     expect(row(page, "by-http")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_the_first_screen_has_the_farm_at_a_glance(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url())
     expect(page.get_by_role("heading", level=1)).not_to_have_text("Looking at the farm…")
@@ -70,6 +72,7 @@ def test_a_load_changes_in_its_row(farm: Farm, tabs: Tabs) -> None:
         expect(cell).to_have_text("2.5")
 
 
+@pytest.mark.long
 def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
     services = [{"service": f"sorted-{name}", "hostport": "h:1"} for name in ("b", "c", "a")]
     with farm.provider("sorter", services):
@@ -83,6 +86,7 @@ def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
         assert names(page) == ["sorted-c", "sorted-b", "sorted-a"]
 
 
+@pytest.mark.long
 def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs) -> None:
     with farm.bank(name="Needle-In-Hay"), farm.bank(name="other"):
         page = tabs(farm.url("services"))
@@ -113,6 +117,7 @@ def test_details_tell_why_a_service_is_here(farm: Farm, tabs: Tabs) -> None:
     expect(detail).to_contain_text("has left")
 
 
+@pytest.mark.long
 def test_the_keyboard_moves_opens_and_closes(farm: Farm, tabs: Tabs) -> None:
     with farm.provider("keys", [{"service": f"key-{each}", "hostport": "h:1"} for each in "abc"]):
         page = tabs(farm.url("services?q=key-"))
@@ -156,6 +161,7 @@ def test_events_are_shown_as_they_happen(farm: Farm, tabs: Tabs) -> None:
     expect(left.locator('td[data-label="Reason"]')).to_have_text("")
 
 
+@pytest.mark.long
 def test_each_view_of_a_wire_is_a_table(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("session-of-elko"):
         page = tabs(farm.url())
@@ -169,6 +175,7 @@ def test_each_view_of_a_wire_is_a_table(farm: Farm, tabs: Tabs) -> None:
                 expect(page.get_by_role("complementary", name="Details")).to_contain_text("session-of-elko")
 
 
+@pytest.mark.long
 def test_a_phone_shows_a_service_in_two_lines(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("pocket-teller", "pocket", "10.0.0.7:1"):
         page = tabs(farm.url("services?q=pocket"), PHONE)
@@ -274,6 +281,7 @@ def test_axe_finds_nothing(
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["events", "services"])
 def test_titles_that_sort_nothing_take_no_room_on_a_phone(farm: Farm, tabs: Tabs, place: str) -> None:
     with farm.bank("narrow-teller", "narrow"):
@@ -289,6 +297,7 @@ def test_titles_that_sort_nothing_take_no_room_on_a_phone(farm: Farm, tabs: Tabs
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
 
 
+@pytest.mark.long
 def test_a_value_of_a_view_has_its_title_on_a_phone(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("bare-teller", "bare") as peer:
         peer.send(to="client", op="load", factor=1.5)
@@ -301,6 +310,7 @@ def test_a_value_of_a_view_has_its_title_on_a_phone(farm: Farm, tabs: Tabs) -> N
         assert found.locator("td", has_text="bare-teller").evaluate(before) == "none"
 
 
+@pytest.mark.long
 def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> None:
     farm.put("aged", "10.1.2.9:80")
     page = tabs(farm.url("view/http/instances"))
