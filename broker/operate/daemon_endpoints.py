@@ -13,9 +13,9 @@ from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.interfaces import IRegistry
 from broker.core.model import NotReady
 from broker.rest import openapi
+from broker.rest.broker_links import OtherBrokers
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, answer
-from broker.rest.other_brokers import OtherBrokers
 
 Reasons = Callable[[], Sequence[NotReady]]
 """Returns what is not ready, each with its reason; nothing if the daemon is ready."""

@@ -31,9 +31,9 @@ from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Act, Audit, NoAudit, Principal, failure
 from broker.access.rights import Grants
 from broker.core.errors import Reason, Refusal
+from broker.rest.broker_links import OtherBrokers
 from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query, without_any
 from broker.rest.messages import Outlet, Request, Response, Stream
-from broker.rest.other_brokers import OtherBrokers
 from broker.rest.problem import Problem, problem_of
 from broker.rest.sites import known_host, same_site
 

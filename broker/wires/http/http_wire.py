@@ -16,9 +16,9 @@ from broker.net.http.http_listener import HttpFactory
 from broker.net.http.request import HttpLimits, RequestBounds, RequestIds
 from broker.net.listeners import StreamListener, listener_row
 from broker.net.tls import Certificates
+from broker.rest.broker_links import OtherBrokers
 from broker.rest.dispatch import LISTENER, Dispatch
 from broker.rest.http_endpoint import Endpoint
-from broker.rest.other_brokers import OtherBrokers
 from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
