@@ -27,8 +27,6 @@ from hashlib import pbkdf2_hmac
 from typing import Any
 
 import attrs
-from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
-from scramp.utils import saslprep  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
@@ -79,8 +77,6 @@ NO_NAME = (
 _BASE64 = "[A-Za-z0-9+/]+={0,2}"
 _TEXT = re.compile(rf"{re.escape(NAME)}\$([1-9][0-9]{{0,9}}):({_BASE64})\$({_BASE64}):({_BASE64})")
 
-_SCRAM = ScramMechanism(NAME)
-
 
 class BadPassword(ValueError):
     """A password that cannot be used. The text gives the reason, and does not show the password."""
@@ -103,8 +99,8 @@ class PasswordVerifier:
     def check(self, password: str) -> bool:
         """Return True if this is the password. Slow (see `ITERATIONS`): call it in a thread."""
         try:
-            _, stored_key, _, _ = _SCRAM.make_auth_info(password, self.iterations, self.salt)
-        except ScramException:
+            stored_key, _ = _keys(password, self.iterations, self.salt)
+        except BadPassword:
             return False  # no password has these characters
         return hmac.compare_digest(stored_key, self.stored_key)
 
@@ -137,6 +133,9 @@ def is_usable(password: str) -> bool:
     """Return True if a password may be checked: it is not too long, and SASLprep accepts it."""
     if len(password) > MAX_PASSWORD or len(password.encode(errors="replace")) > MAX_PASSWORD:
         return False
+    from scramp import ScramException  # type: ignore[import-untyped]
+    from scramp.utils import saslprep  # type: ignore[import-untyped]
+
     try:
         saslprep(password).encode()
     except (ScramException, UnicodeEncodeError):
@@ -144,20 +143,31 @@ def is_usable(password: str) -> bool:
     return True
 
 
-def of(password: str, iterations: int = ITERATIONS) -> PasswordVerifier:
-    """Return a verifier of a new password. Slow (see `ITERATIONS`). Raises `BadPassword`."""
+def _keys(password: str, iterations: int, salt: bytes) -> tuple[bytes, bytes]:
+    """Return the stored key and the server key. Slow. Raises `BadPassword`.
+
+    The library is imported by the first use of a password: it takes a tenth of the time of ``--check``, and most starts
+    use no password.
+    """
+    from scramp import ScramException, ScramMechanism
+
     try:
-        size = len(password.encode())
-        salt = secrets.token_bytes(SALT)
-        # SASLprep (RFC 4013) removes some characters, perhaps all: such a password equals the empty one.
-        nothing = _SCRAM.make_auth_info("", MIN_ITERATIONS, salt)
-        if _SCRAM.make_auth_info(password, MIN_ITERATIONS, salt) == nothing:
-            raise BadPassword("is empty")
-        if size > MAX_PASSWORD:
-            raise BadPassword(f"has more than {MAX_PASSWORD} bytes")
-        _, stored_key, server_key, _ = _SCRAM.make_auth_info(password, iterations, salt)
+        _, stored_key, server_key, _ = ScramMechanism(NAME).make_auth_info(password, iterations, salt)
     except (ScramException, UnicodeEncodeError):
         raise BadPassword("has characters that SASL (RFC 4013) does not allow, or not together") from None
+    return stored_key, server_key
+
+
+def of(password: str, iterations: int = ITERATIONS) -> PasswordVerifier:
+    """Return a verifier of a new password. Slow (see `ITERATIONS`). Raises `BadPassword`."""
+    size = len(password.encode(errors="replace"))
+    salt = secrets.token_bytes(SALT)
+    # SASLprep (RFC 4013) removes some characters, perhaps all: such a password equals the empty one.
+    if _keys(password, MIN_ITERATIONS, salt) == _keys("", MIN_ITERATIONS, salt):
+        raise BadPassword("is empty")
+    if size > MAX_PASSWORD:
+        raise BadPassword(f"has more than {MAX_PASSWORD} bytes")
+    stored_key, server_key = _keys(password, iterations, salt)
     return PasswordVerifier(iterations, salt, stored_key, server_key)
 
 
