@@ -25,6 +25,7 @@ from bench.harness import Figure, Load, Row, Scenario, at_most, cpu
 from bench.peers.http import FIND, Requests, Watchers, register
 from bench.servers import CHECKOUT, Server, http, reference
 from broker.access.principal import Principal
+from broker.access.rights import AnonymousAccess
 from broker.app.daemon import COLLECT_AFTER
 from broker.app.process import COUNTERS
 from broker.core.load_history import STEP, LoadHistory
@@ -35,6 +36,7 @@ from broker.operate import daemon_endpoints, event_endpoints, metrics, table_end
 from broker.operate.broker_tables import counter_view, registry_views
 from broker.rest.http_endpoint import Call, Routes, convert_query
 from broker.rest.messages import Request, Response
+from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.tables import AnyView
 
 READS = (
@@ -48,6 +50,7 @@ READS = (
     "/v1/providers?sort=-load",
     "/v1/loads?sort=load",
     "/v1/loads/history?limit=1000",
+    "/v1/discovery/prometheus",
     "/v1/providers/5",
     "/v1/why/service-4242",
     "/v1/events",
@@ -103,6 +106,7 @@ class _Farm:
         self.routes = Routes(
             [
                 *table_endpoints.table_endpoints(lambda: views, registry),
+                *FindingEndpoints(registry, AnonymousAccess(), self.clock).endpoints(),
                 *why.endpoints(registry, self.clock, past, lambda provider: None),
                 *table_endpoints.history_endpoints(registry, past),
                 *event_endpoints.event_endpoints(registry),

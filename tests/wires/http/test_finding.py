@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import FrameType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
+from broker.rest.messages import Request, Response
 from tests.net.http.http_peers import Site
 from tests.wires.http.recording import HttpFarm
 from tests.wires.recording import ElkoFarm
@@ -132,6 +134,18 @@ def test_a_large_discovery_is_made_in_pieces(http: HttpFarm) -> None:
         offer(http, f"s{number}", f"h:{number}")
     assert len(http.ask("GET", "/v1/discovery/prometheus").json) == 450
     assert len(http.ask("GET", "/v1/discovery/prometheus", query={"pattern": "s44?"}).json) == 10
+
+
+def test_a_discovery_copies_no_table_of_all_services(http: HttpFarm) -> None:
+    offer(http, "stays", "h:1")
+    leaver = offer(http, "leaves", "h:2")
+    answer = http.dispatch.answer(Request("GET", "/v1/discovery/prometheus", {}, {"host": "localhost:9080"}, b""))
+    assert isinstance(answer, Response)
+    pieces = iter(answer.body)
+    began = next(pieces)
+    http.farm.registry.leave(leaver)
+    found = json.loads(b"".join([began, *pieces]))
+    assert [each["targets"] for each in found] == [["h:1"]]
 
 
 @pytest.mark.parametrize("query", [{"wait": "-1"}, {"wait": "1000"}, {"limit": "0"}, {"near": "me"}, {"x": "1"}])

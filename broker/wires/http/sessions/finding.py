@@ -16,6 +16,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,7 @@ from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Check, Service
+from broker.core.model import Check, Service
 from broker.rest.dispatch import LISTENER
 from broker.rest.http_endpoint import Answer, Call, Endpoint
 from broker.rest.messages import Response
@@ -205,12 +206,13 @@ class FindingEndpoints:
 
     def _targets(self, principal: Principal, query: DiscoveryQuery) -> Iterator[bytes]:
         first = True
-        services = self._registry.services()
         yield b"["
-        for start in range(0, len(services), PIECE):
+        # By provider, as the lists: a copy of all services would take a turn of 20 ms and more where there are many.
+        services = chain.from_iterable(map(self._registry.services_of, self._registry.ids()))
+        while piece := list(islice(services, PIECE)):
             lines = [
                 msgspec.json.encode(_target(service))
-                for service in services[start : start + PIECE]
+                for service in piece
                 if self._discovered(service, principal, query)
             ]
             if lines:
@@ -222,8 +224,7 @@ class FindingEndpoints:
 
     def _discovered(self, service: Service, principal: Principal, query: DiscoveryQuery) -> bool:
         return (
-            service.provider != BROKER
-            and service.auth is None
+            service.auth is None
             and (query.protocol is None or service.protocol == query.protocol)
             and (query.pattern == "*" or fnmatchcase(service.name, query.pattern))
             and _HOSTPORT.fullmatch(service.hostport) is not None
