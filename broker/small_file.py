@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -66,6 +65,8 @@ def written(path: str | os.PathLike[str], create: bool = False) -> Iterator[Bina
     It replaces one that is there; with ``create``, FileExistsError is raised then. Nothing is left of it after an
     exception. Raises OSError.
     """
+    import tempfile  # most commands write no file
+
     directory, name = os.path.split(path)
     # A hidden name, since readers of directories skip hidden files.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory or ".")

@@ -7,7 +7,6 @@ from enum import IntEnum
 from http import HTTPStatus
 from typing import Any
 
-import attrs
 import msgspec
 
 # Failures: a sentence for people, and an exit code for scripts.
@@ -68,8 +67,7 @@ SHOWN = 300
 """Characters of a server's text in a message: a sentence, and not a page."""
 
 
-@attrs.frozen
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A complete answer. ``where`` and ``path`` are the address that was asked, for messages."""
 
     status: int
@@ -77,7 +75,7 @@ class Answer:
     body: bytes
     where: str
     path: str = ""
-    headers: Mapping[str, str] = attrs.field(factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def value(self) -> Any:
         """Return the JSON of a success, None for an empty one. Raises `Failure`."""

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import attrs
 import click
+import msgspec
+import msgspec.structs
 
 from broker.brokerctl.answers import Exit, Failure, Interrupted
 from broker.brokerctl.contexts import BUILT_IN, Context, Given, authorization, chosen, path_of, read_contexts
@@ -264,11 +265,10 @@ def sleep(reactor: Any, seconds: float) -> Awaitable[None]:
 # The state: the given options, and the way to the broker.
 
 
-@attrs.define
-class Session:
+class Session(msgspec.Struct):
     """The shared options."""
 
-    given: Given = attrs.field(factory=Given)
+    given: Given = Given()
     format: Format = Format.TABLE
     color: Color = Color.AUTO
     timeout: float = TIMEOUT
@@ -338,7 +338,7 @@ def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], None
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is not None:
             session = session_of(context)
-            session.given = attrs.evolve(session.given, **{name: value})
+            session.given = msgspec.structs.replace(session.given, **{name: value})
 
     return callback
 

@@ -7,13 +7,13 @@ import json
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import attrs
+import msgspec
+import msgspec.structs
 
 from broker import small_file
 from broker.brokerctl.answers import Exit, Failure, usage
@@ -32,8 +32,7 @@ _URL = re.compile(r"(?:[\x21-\x24\x26-\x7e]|%[0-9A-Fa-f]{2})+")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
-@attrs.frozen
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """One broker.
 
     - ``url``: the HTTP listener, possibly with a path before ``/v1`` (a reverse proxy).
@@ -47,11 +46,15 @@ class Context:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-    token: str | None = attrs.field(default=None, repr=False)
+    token: str | None = None
     token_file: str | None = None
     user: str | None = None
     password_file: str | None = None
     unencrypted: bool = False
+
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return f"Context({self.url!r})"
 
     @property
     def authenticates(self) -> bool:
@@ -136,11 +139,10 @@ BUILT_IN = "local"
 """The context that exists without a file: the broker on this machine with its default port."""
 
 
-@attrs.frozen
-class Contexts:
+class Contexts(msgspec.Struct, frozen=True):
     """The content of the file: contexts by name, and the name of the current one."""
 
-    known: Mapping[str, Context] = attrs.field(factory=dict)
+    known: Mapping[str, Context] = msgspec.field(default_factory=dict)
     current: str | None = None
 
     def named(self, name: str) -> Context:
@@ -172,6 +174,8 @@ def read_contexts(path: Path) -> Contexts:
         raise Failure(f"{path} cannot be read: {error.strerror}", Exit.USAGE) from None
     if len(data) > MAX_FILE:
         raise Failure(f"{path} is larger than {MAX_FILE} bytes", Exit.USAGE)
+    import tomllib  # few invocations have a file
+
     try:
         content = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
@@ -183,7 +187,7 @@ def read_contexts(path: Path) -> Contexts:
 
 
 def _parsed(path: Path, content: Mapping[str, object]) -> Contexts:
-    fields = {field.name: bool if field.name == "unencrypted" else str for field in attrs.fields(Context)}
+    fields = {name: bool if name == "unencrypted" else str for name in Context.__struct_fields__}
     known = {}
     if unknown := set(content) - {"current", "contexts"}:
         raise Failure(f"{path}: unknown key {sorted(unknown)[0]!r}", Exit.USAGE)
@@ -211,7 +215,7 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
     lines = [] if contexts.current is None else [f"current = {_quoted(contexts.current)}"]
     for name, context in sorted(contexts.known.items()):
         lines += ["", f"[contexts.{_quoted(name) if '.' in name else name}]"]
-        for key, value in attrs.asdict(context).items():
+        for key, value in msgspec.structs.asdict(context).items():
             if value is True:
                 lines.append(f"{key} = true")
             elif value:
@@ -237,8 +241,7 @@ URL = "ELKOBROKER_URL"
 TOKEN = "ELKOBROKER_TOKEN"
 
 
-@attrs.frozen
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """The options of the command line that choose the broker; None for those that are absent."""
 
     context: str | None = None
@@ -270,15 +273,15 @@ def chosen(given: Given, environ: Mapping[str, str]) -> tuple[str, Context]:
         contexts = read_contexts(path)
         name = contexts.current or BUILT_IN
         context = _beside(contexts.named(name), path)
-    keys = attrs.asdict(given, filter=lambda field, value: bool(value) and field.name not in ("context", "url"))
-    options: dict[str, Any] = dict(keys)
+    given_keys = msgspec.structs.asdict(given).items()
+    options = {name: value for name, value in given_keys if value and name not in ("context", "url")}
     if "token_file" in options:
-        context = attrs.evolve(context, token=None, user=None, password_file=None)
+        context = msgspec.structs.replace(context, token=None, user=None, password_file=None)
     elif "user" in options:
-        context = attrs.evolve(context, token=None, token_file=None, password_file=None)
-    context = attrs.evolve(context, **options)
+        context = msgspec.structs.replace(context, token=None, token_file=None, password_file=None)
+    context = msgspec.structs.replace(context, **options)
     if not context.authenticates and (token := environ.get(TOKEN)):
-        context = attrs.evolve(context, token=token.strip())
+        context = msgspec.structs.replace(context, token=token.strip())
     check_context(context)
     return name, context
 
@@ -289,7 +292,7 @@ def _beside(context: Context, path: Path) -> Context:
     for key in ("ca", "cert", "key", "token_file", "password_file"):
         if value := getattr(context, key):
             changed[key] = str(path.parent / Path(value).expanduser())
-    return attrs.evolve(context, **changed)
+    return msgspec.structs.replace(context, **changed)
 
 
 # The field Authorization of a context.

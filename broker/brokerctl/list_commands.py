@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import click
+import msgspec
 
 from broker.brokerctl.answers import Exit, Failure, mapping, rows
 from broker.brokerctl.command_session import remote, session_of
@@ -25,8 +25,7 @@ MAX_ROWS = 1_000_000
 SECONDS = "seconds"
 
 
-@attrs.frozen
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """A list of the API: its path, its help, and its columns in order of importance."""
 
     path: str
@@ -128,8 +127,7 @@ HISTORY = _columns("provider", "label", "load", "highest", "loads")
 """The columns of the last hour."""
 
 
-@attrs.frozen
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The rows to fetch: the common query of lists. ``limit`` is None for all rows."""
 
     pattern: str | None = None

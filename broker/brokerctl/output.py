@@ -18,7 +18,6 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
-import attrs
 import msgspec
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -192,8 +191,7 @@ GAP = 2
 """Spaces between columns."""
 
 
-@attrs.frozen
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column. ``wide``: only ``-o wide`` shows it. The first columns are the most important ones."""
 
     name: str
@@ -375,8 +373,7 @@ def console(file: Any, color: Color = Color.AUTO) -> Console:
     )
 
 
-@attrs.frozen(eq=False)
-class Output:
+class Output(msgspec.Struct, frozen=True, eq=False):
     """The output of one command."""
 
     format: Format

@@ -1,19 +1,19 @@
 """The client of the HTTP API for single requests without TLS: over a socket that blocks, without Twisted.
 
 Most commands send one request or a few to a broker on this machine or behind a proxy of theirs; to import Twisted's
-client takes three times as long as all of that. `broker.brokerctl.http_client` has TLS, streams and many requests at
-once.
+client takes three times as long as all of that, and `http.client` of the standard library a sixth (it imports TLS and
+the headers of mail). `broker.brokerctl.http_client` has TLS, streams and many requests at once.
 """
 
 from __future__ import annotations
 
-import http.client
 import io
+import re
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -130,14 +130,86 @@ class _Received(io.RawIOBase):
         return count
 
 
-class _Socket:
-    """The part of a socket that `http.client.HTTPResponse` uses."""
+class _CutOff(Exception):
+    """The connection ended within an answer."""
 
-    def __init__(self, received: _Received) -> None:
-        self._received = received
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self._received, 65_536)
+class _NoHttp(Exception):
+    """The server does not speak HTTP."""
+
+
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?\r?\n")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*?)[ \t]*\r?\n")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
+_LENGTH = re.compile(r"[0-9]{1,16}")
+
+
+class _Response:
+    """The status and the fields of an answer, by lower-case name, with its body still to be read."""
+
+    def __init__(self, file: io.BufferedReader, method: str) -> None:
+        self._file = file
+        self.status = 100
+        while 100 <= self.status < 200:  # interim answers
+            if (line := _STATUS.fullmatch(self._line())) is None:
+                raise _NoHttp
+            self.status = int(line[1])
+            self.fields = self._fields()
+        self._empty = method == "HEAD" or self.status in (204, 304)
+
+    def field(self, name: str) -> str:
+        """Return a field by its lower-case name, "" if it is absent."""
+        return self.fields.get(name, "")
+
+    def body(self) -> bytes:
+        """Return the body. Raises `_CutOff`, `_NoHttp`, and what its reader raises."""
+        if self._empty:
+            return b""
+        if self.field("transfer-encoding").lower() == "chunked":
+            return b"".join(self._chunks())
+        length = self.field("content-length")
+        if not length:
+            return self._file.read()
+        if not _LENGTH.fullmatch(length):
+            raise _NoHttp
+        return self._exactly(int(length))
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            if (head := _CHUNK.fullmatch(self._line())) is None:
+                raise _NoHttp
+            size = int(head[1], 16)
+            if not size:
+                self._fields()
+                return
+            yield self._exactly(size)
+            if self._line().rstrip(b"\r\n"):
+                raise _NoHttp
+
+    def _fields(self) -> dict[str, str]:
+        fields, left = {}, MAX_HEAD
+        while (line := self._line()).rstrip(b"\r\n"):
+            left -= len(line)
+            if left < 0:
+                raise _TooMuch
+            if (field := _FIELD.fullmatch(line)) is None:
+                raise _NoHttp
+            fields[field[1].decode().lower()] = field[2].decode("latin-1")
+        return fields
+
+    def _line(self) -> bytes:
+        line = self._file.readline(MAX_HEAD)
+        if not line.endswith(b"\n"):
+            raise _TooMuch if len(line) == MAX_HEAD else _CutOff
+        return line
+
+    def _exactly(self, size: int) -> bytes:
+        if size > MAX_BODY:
+            raise _TooMuch
+        data = self._file.read(size)
+        if len(data) < size:
+            raise _CutOff
+        return data
 
 
 class PlainClient(ApiClient):
@@ -165,31 +237,25 @@ class PlainClient(ApiClient):
             return self._exchange(request, method, path, end)
         except TimeoutError:
             raise self._too_late(limit) from None
-        except (_TooMuch, http.client.LineTooLong):
+        except _TooMuch:
             raise self._too_much() from None
-        except (ConnectionError, http.client.IncompleteRead):
+        except (ConnectionError, _CutOff):
             raise self._cut_off() from None
-        except http.client.BadStatusLine as problem:
-            # A line that was not sent to its end is that of a connection that was closed.
-            raise (self._no_http() if str(problem.args[0]).endswith("\n") else self._cut_off()) from None
-        except (http.client.HTTPException, ValueError, zlib.error) as problem:
-            raise (self._too_much() if "got more than" in str(problem) else self._no_http()) from None
+        except (_NoHttp, zlib.error):
+            raise self._no_http() from None
 
     def _exchange(self, request: bytes, method: str, path: str, end: float) -> Answer:
         with self._connected(end) as connection:
             connection.settimeout(_left(end))
             connection.sendall(request)
-            received: Any = _Socket(_Received(connection, end))
-            response = http.client.HTTPResponse(received, method=method)
-            response.begin()
-            body = response.read()
-        if response.getheader("Content-Encoding", "").lower() == "gzip":
+            response = _Response(io.BufferedReader(_Received(connection, end), 65_536), method)
+            body = response.body()
+        if response.field("content-encoding").lower() == "gzip":
             unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
             body = unpacking.decompress(body, MAX_BODY + 1)
         if len(body) > MAX_BODY:
             raise _TooMuch
-        headers = {name: response.getheader(name, "") for name in ("location", "date")}
-        return Answer(response.status, response.getheader("Content-Type", ""), body, self.where, path, headers)
+        return Answer(response.status, response.field("content-type"), body, self.where, path, response.fields)
 
     def _connected(self, end: float) -> socket.socket:
         """Connect to the first address that accepts. Raises `Failure`, and TimeoutError at the deadline."""

@@ -13,8 +13,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-import attrs
 import click
+import msgspec.structs
 
 from broker.brokerctl.answers import Exit, Failure
 from broker.brokerctl.command_session import PATH, color, formats, session_of
@@ -293,7 +293,7 @@ def use(name: str) -> None:
     path = path_of(os.environ)
     contexts = read_contexts(path)
     check_context(contexts.named(name))
-    write_contexts(path, attrs.evolve(contexts, current=name))
+    write_contexts(path, msgspec.structs.replace(contexts, current=name))
     click.echo(f"the current context is {name}")
 
 
