@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -141,7 +142,8 @@ def test_a_discovery_copies_no_table_of_all_services(http: HttpFarm) -> None:
     leaver = offer(http, "leaves", "h:2")
     answer = http.dispatch.answer(Request("GET", "/v1/discovery/prometheus", {}, {"host": "localhost:9080"}, b""))
     assert isinstance(answer, Response)
-    pieces = iter(answer.body)
+    assert not isinstance(answer.body, bytes)
+    pieces: Iterator[bytes] = iter(answer.body)
     began = next(pieces)
     http.farm.registry.leave(leaver)
     found = json.loads(b"".join([began, *pieces]))
