@@ -13,7 +13,7 @@ LONG ?=
 # With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run cluster plan test check install docs packages release clean
+.PHONY: help run cluster plan test check install uninstall docs packages release clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
@@ -23,6 +23,7 @@ help:
 	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
+	@echo 'make uninstall  removes it again, but for configuration, state and user'
 	@echo 'make docs   builds the pages as a site into dist/site, which needs no network'
 	@echo 'make packages  builds the wheel, the source distribution and the Debian package into dist (on Debian)'
 	@echo 'make release   builds these twice, compares, sums and signs them, and makes the tag (KEY=key of gpg)'
@@ -59,6 +60,9 @@ test:
 
 install:
 	@sh etc/install.sh
+
+uninstall:
+	@sh etc/install.sh uninstall
 
 docs:
 	@sh etc/setup.sh docs

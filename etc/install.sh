@@ -1,24 +1,60 @@
 #!/bin/sh
-# Installs the broker for systemd on Debian or a relative of it, as root: `make install` calls this script.
+# Installs the broker for systemd on Debian or a relative of it, as root: `make install` calls this script, and
+# `make uninstall` calls it with the word uninstall.
 #
 #   PREFIX   the virtual environment                          [/opt/elkobroker]
 #   CONFIG   the directory of the configuration               [/etc/elkobroker]
+#   LOCAL    the root of commands, manual pages, completions  [/usr/local]
 #   SYSTEM   the directory of the units' and users' files     [/usr/local/lib]
 #   EXTRAS   what is installed: daemon, with postgresql or spark: daemon,postgresql   [daemon]
 #
 # - It makes the virtual environment, installs this checkout into it, and warms twistd's plugin cache.
+# - It links brokerctl and brokerkeys into LOCAL/bin, with manual pages and completions.
 # - It installs units, the user and the configuration directory. An existing configuration stays as it is; the example is
 #   installed beside it.
 # - It starts nothing, and changes nothing of a running broker: the last lines say what to do next.
-# - A second call upgrades.
+# - A second call upgrades. `uninstall` stops the broker and removes all but configuration, state and user.
 set -eu
 cd "$(dirname "$0")/.."
 PREFIX=${PREFIX:-/opt/elkobroker}
 CONFIG=${CONFIG:-/etc/elkobroker}
+LOCAL=${LOCAL:-/usr/local}
 SYSTEM=${SYSTEM:-/usr/local/lib}
 EXTRAS=${EXTRAS:-daemon}
 
 say() { echo "install: $*"; }
+
+UNITS="elkobroker.service elkobroker.socket elkobroker-plan.service elkobroker-plan.timer"
+COMMANDS="brokerctl brokerkeys"
+BASH=$LOCAL/share/bash-completion/completions/brokerctl
+ZSH=$LOCAL/share/zsh/site-functions/_brokerctl
+FISH=$LOCAL/share/fish/vendor_completions.d/brokerctl.fish
+
+# Whether $1 is a link into the virtual environment, which this script has made.
+ours() { case $(readlink "$1") in "$PREFIX"/*) true ;; *) false ;; esac; }
+
+uninstall() {
+    # Only where these are the units that systemd reads.
+    if [ -d /run/systemd/system ] && [ "$SYSTEM" = /usr/local/lib ]; then
+        systemctl --quiet disable --now $UNITS 2>/dev/null || true
+    fi
+    for command in $COMMANDS; do
+        for link in "$LOCAL/bin/$command" "$LOCAL/share/man/man1/$command.1"; do
+            if ours "$link"; then rm -f "$link"; fi
+        done
+    done
+    rm -f "$BASH" "$ZSH" "$FISH"
+    for unit in $UNITS; do rm -f "$SYSTEM/systemd/system/$unit"; done
+    rm -f "$SYSTEM/sysusers.d/elkobroker.conf" "$SYSTEM/tmpfiles.d/elkobroker.conf"
+    rm -rf "$PREFIX"
+    say "removed. These stay: $CONFIG, the state in /var/lib/elkobroker, the user elkobroker"
+}
+
+case ${1:-} in
+    '') ;;
+    uninstall) uninstall; exit 0 ;;
+    *) echo "usage: $0 [uninstall]" >&2; exit 2 ;;
+esac
 
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -34,12 +70,24 @@ say "installing elkobroker into $PREFIX"
 "$PREFIX/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$EXTRAS]"
 "$PREFIX/bin/python" -m broker.net.zmtp.build || true
 "$PREFIX/bin/twistd" --help >/dev/null
-# man finds it there if the commands are on the path.
-install -d -m 755 "$PREFIX/share/man/man1"
-install -m 644 etc/man/brokerctl.1 "$PREFIX/share/man/man1/brokerctl.1"
+install -d -m 755 "$PREFIX/share/man/man1" "$LOCAL/bin" "$LOCAL/share/man/man1"
+for command in $COMMANDS; do
+    install -m 644 "etc/man/$command.1" "$PREFIX/share/man/man1/$command.1"
+    for file in "bin/$command" "share/man/man1/$command.1"; do
+        if [ ! -e "$LOCAL/$file" ] || ours "$LOCAL/$file"; then
+            ln -sfn "$PREFIX/$file" "$LOCAL/$file"
+        else
+            say "$LOCAL/$file is a file of another origin and stays"
+        fi
+    done
+done
+install -d -m 755 "$(dirname "$BASH")" "$(dirname "$ZSH")" "$(dirname "$FISH")"
+"$PREFIX/bin/brokerctl" completion bash >"$BASH"
+"$PREFIX/bin/brokerctl" completion zsh >"$ZSH"
+"$PREFIX/bin/brokerctl" completion fish >"$FISH"
 
 install -d -m 755 "$SYSTEM/systemd/system" "$SYSTEM/sysusers.d" "$SYSTEM/tmpfiles.d"
-for unit in elkobroker.service elkobroker.socket elkobroker-plan.service elkobroker-plan.timer; do
+for unit in $UNITS; do
     # The units name the default places.
     sed -e "s|/opt/elkobroker|$PREFIX|g" -e "s|/etc/elkobroker|$CONFIG|g" "etc/systemd/$unit" \
         >"$SYSTEM/systemd/system/$unit"

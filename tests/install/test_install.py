@@ -18,24 +18,23 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 
+def install(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the script of the copied checkout, with all places in the directory."""
+    places = {"PREFIX": "opt", "CONFIG": "etc", "LOCAL": "local", "SYSTEM": "lib"}
+    env = {**os.environ, **{name: str(where / place) for name, place in places.items()}, "PYTHON": sys.executable}
+    command = ["sh", "etc/install.sh", *words]
+    return subprocess.run(command, cwd=where / "checkout", env=env, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of an installation, with opt, etc and lib in it."""
     where = tmp_path_factory.mktemp("installed")
-    places = {"PREFIX": "opt", "CONFIG": "etc", "SYSTEM": "lib"}
-    given = {name: str(where / place) for name, place in places.items()}
     checkout = where / "checkout"
     # A build leaves files in the tree that it builds.
     ignore = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", "*.egg-info", "_sealing.*", ".*_cache")
     shutil.copytree(ROOT, checkout, ignore=ignore, symlinks=True)
-    done = subprocess.run(
-        ["sh", "etc/install.sh"],
-        cwd=checkout,
-        env={**os.environ, **given, "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = install(where)
     if "No matching distribution" in done.stderr or "Could not fetch URL" in done.stderr:
         pytest.skip("the packages cannot be downloaded here")
     assert done.returncode == 0, done.stderr
@@ -54,12 +53,19 @@ def test_the_installed_daemon_accepts_the_installed_configuration(installed: Pat
     assert "listener main: bound to 127.0.0.1:9000" in done.stdout
 
 
-def test_brokerctl_is_installed_with_its_manual_page(installed: Path) -> None:
-    done = subprocess.run(
-        [str(installed / "opt/bin/brokerctl"), "--version"], cwd=installed, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert (installed / "opt/share/man/man1/brokerctl.1").read_text().startswith(".")
+def test_the_commands_are_on_the_path_with_manual_pages_and_completions(installed: Path) -> None:
+    local = installed / "local"
+    for command in ("brokerctl", "brokerkeys"):
+        run = [str(local / "bin" / command), "--help"]
+        done = subprocess.run(run, cwd=installed, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert (local / f"share/man/man1/{command}.1").read_text().startswith(".")
+    for completion in (
+        "bash-completion/completions/brokerctl",
+        "zsh/site-functions/_brokerctl",
+        "fish/vendor_completions.d/brokerctl.fish",
+    ):
+        assert "brokerctl" in (local / "share" / completion).read_text()
 
 
 def test_the_units_name_the_places_of_the_installation(installed: Path) -> None:
@@ -81,3 +87,23 @@ def test_systemd_knows_the_user_and_the_directory(installed: Path, tmp_path: Pat
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
     assert "elkobroker" in (tmp_path / "etc/passwd").read_text()
+
+
+def test_uninstall_leaves_the_configuration_and_what_others_installed(installed: Path) -> None:
+    # The last test of the file: what the others look at is gone then.
+    foreign = installed / "local/bin/brokerkeys"
+    foreign.unlink()
+    foreign.write_text("of another package\n")
+    again = install(installed)
+    assert again.returncode == 0, again.stderr
+    assert f"{foreign} is a file of another origin and stays" in again.stdout
+    done = install(installed, "uninstall")
+    assert done.returncode == 0, done.stderr
+    left = {
+        str(path.relative_to(installed))
+        for place in ("opt", "etc", "local", "lib")
+        for path in (installed / place).rglob("*")
+        if not path.is_dir()
+    }
+    assert left == {"etc/elkobroker.toml", "etc/elkobroker.toml.example", "local/bin/brokerkeys"}
+    assert foreign.read_text() == "of another package\n"
