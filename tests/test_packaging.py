@@ -146,6 +146,11 @@ def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler:
             ["-m", "twisted", "elkobroker"],
             "twistd elkobroker needs cattrs: pip install 'elkobroker[daemon]'",
         ),
+        (
+            "pyspark",
+            ["-m", "spark.capacity", "run"],
+            "capacity: pyspark is missing: pip install 'elkobroker[spark]'",
+        ),
     ],
 )
 def test_a_program_without_its_libraries_names_the_extra(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark.capacity.__main__ import main as jobs
+from spark.capacity.command import main as jobs
 from spark.capacity.progress import Progress
 from tests.spark.generator import ALL, BELIEVABLE, deliver, generate
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.capacity.__main__ import main
+from spark.capacity.command import main
 from spark.capacity.progress import Progress
 from tests.spark import demo
 

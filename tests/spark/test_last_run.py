@@ -12,7 +12,7 @@ from shutil import copy, copytree, rmtree
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.__main__ import last_plan, main, work_through
+from spark.capacity.command import last_plan, main, work_through
 from spark.capacity.pipeline import Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.object_store import ObjectFolder, Place

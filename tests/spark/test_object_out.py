@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.__main__ import main, need_one_machine, work_through
+from spark.capacity.command import main, need_one_machine, work_through
 from spark.capacity.pipeline import Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.document import WORKED_ON

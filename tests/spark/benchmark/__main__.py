@@ -1,6 +1,6 @@
 """Accuracy of the plan, on recorded series and on made journals: `python -m tests.spark.benchmark --traces DIR`.
 
-spark/README.md has the results. Exit codes are those of `spark.capacity.__main__`.
+spark/README.md has the results. Exit codes are those of `spark.capacity.command`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from spark.capacity.__main__ import ended, folder
+from spark.capacity.command import ended, folder
 from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, open_session
 from spark.capacity.tables.store import OutError

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from spark.capacity.__main__ import main
+from spark.capacity.command import main
 from spark.capacity.planning import what_if
 from spark.capacity.planning.plan import Options, plan_service
 from spark.capacity.planning.policy import Assumptions, read_assumptions
