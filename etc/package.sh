@@ -47,7 +47,7 @@ wheel() {
     # Once more, without the time and the owner of the build.
     mkdir "$folder/sdist"
     tar -xzf "$folder/built/elkobroker-$version.tar.gz" -C "$folder/sdist"
-    tar -c --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$folder/sdist" . |
+    tar -c --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -C "$folder/sdist" "elkobroker-$version" |
         gzip -n >"$DIST/elkobroker-$version.tar.gz"
     rm -rf "$folder/built" "$folder/sdist"
 }
