@@ -25,7 +25,7 @@ from broker.access.users_access import UsersAccess
 from broker.blocking import blocking
 from broker.config import checks_settings, daemon_settings
 from broker.config.daemon_settings import Access as Config
-from broker.config.daemon_settings import opens
+from broker.config.daemon_settings import opened
 from broker.core.control import Launchers
 from broker.core.damage import Damage, Damages, left_aside, set_aside
 from broker.core.interfaces import IRegistry
@@ -309,8 +309,8 @@ def open_access(
     access: AnonymousAccess | UsersAccess = AnonymousAccess()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, read, logins, counters.count)
-        if opens(access.directory):
-            _log.warn("{path} lets every peer that reaches a listener do everything there", path=config.file)
+        if where := opened(access.directory):
+            _log.warn("{path} lets every peer do everything at the listeners {where}", path=config.file, where=where)
     known = KnownLogins(os.path.join(state, KNOWN), logins.gate, reactor, write)
     audit = AuditLog(_audit_path(config, state), config.audit_bytes, AUDIT_FILES, reactor, write)
     counters.include(audit.counts)

@@ -351,8 +351,8 @@ class Access(Settings):
             found = users_document.parse(self.file, read(self.file))
         except BadUsers:
             return
-        if opens(found):
-            yield f"access.file: {self.file} lets every peer that reaches a listener do everything there"
+        if where := opened(found):
+            yield f"access.file: {self.file} lets every peer do everything at the listeners {where}"
         now = time.time()
         for token in found.tokens.values():
             if token.expires <= now:
@@ -362,11 +362,13 @@ class Access(Settings):
                 yield f"access.file: the token {token.label!r} of {token.user} expires within {days} days"
 
 
-def opens(users: users_document.UserDirectory) -> bool:
-    """Return True if peers without a credential may do everything at some listener."""
-    return any(
-        ANONYMOUS in right.users and set(right.operations_meant()) == OPERATIONS.keys() for right in users.rights
+def opened(users: users_document.UserDirectory) -> str:
+    """Return the patterns of listeners at which peers without a credential may do everything, or an empty text."""
+    everything = OPERATIONS.keys()
+    rights = (
+        right for right in users.rights if ANONYMOUS in right.users and set(right.operations_meant()) == everything
     )
+    return ", ".join(sorted({listener for right in rights for listener in right.listeners}))
 
 
 @attrs.frozen
