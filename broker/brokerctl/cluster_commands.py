@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -117,7 +118,9 @@ endpoint = "tcp://{bind}:5975"
 
 [access]
 file = "users.toml"
+"""
 
+SECTION = """
 [cluster]
 etcd = ["embedded"]
 members = [{members}]
@@ -183,29 +186,13 @@ def init(machines: Sequence[str], out: str, farm: str) -> None:
     Each machine runs a broker and a member of etcd, which talk to the others by TLS. Nothing is sent anywhere: copy
     each directory to its machine. Of the passwords only verifiers are kept; they are printed once.
     """
-    members = [Machine.parse(each) for each in machines]
-    if len({each.name for each in members}) < len(members) or len({each.host for each in members}) < len(members):
-        raise usage("two machines have the same name or host: give NAME=HOST")
-    if not NAME.fullmatch(farm):
-        raise usage(f"{farm!r} is no name of a cluster")
-    folder = Path(out)
-    if folder.exists():
-        raise Failure(f"{out} exists already: a second set of certificates would not fit those that are in use")
+    members, folder = _begun(machines, out, farm)
     passwords = {name: secrets.token_urlsafe(15) for name in ("admin", "service")}
-    folder.mkdir(mode=0o700, parents=True)
-    authority = Authority(farm)
     users = _users(folder / USERS, passwords)
     for machine in members:
-        place = folder / machine.name
-        place.mkdir(mode=0o700)
-        certificate, key = authority.certify(machine)
-        _write(place / CONFIG, _configuration(machine, members, farm).encode())
-        _write(place / USERS, users)
-        _write(place / CA, authority.certificate)
-        _write(place / CERTIFICATE, certificate)
-        _write(place / KEY, key)
+        _write(folder / machine.name / CONFIG, (_listeners(machine, farm) + _section(machine, members, farm)).encode())
+        _write(folder / machine.name / USERS, users)
     (folder / USERS).unlink()
-    _write(folder / "ca.key", authority.key)
     for machine in members:
         click.echo(f"{folder / machine.name}: copy its files to {ETC} on {machine.host}")
     click.echo("On each of them, with etcd installed (Debian: etcd-server):")
@@ -217,17 +204,81 @@ def init(machines: Sequence[str], out: str, farm: str) -> None:
     )
 
 
-def _configuration(machine: Machine, members: Sequence[Machine], farm: str) -> str:
-    # A listener at all addresses, unless the host is an address: it may be one of several of a machine.
-    alone = _is_address(machine.host)
-    interface = ":interface=" + machine.host.replace(":", r"\\:") if alone else ""
-    return TEMPLATE.format(
-        etc=ETC,
+@cluster.command()
+@click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("machines", nargs=-1, required=True, metavar="MACHINE...")
+@click.option(
+    "--out", "out", default="cluster", show_default=True, type=click.Path(file_okay=False), help="A new directory."
+)
+@click.option("--farm", default="default", show_default=True, help="Name of the cluster.")
+def adopt(config: Path, machines: Sequence[str], out: str, farm: str) -> None:
+    """Make the broker of a configuration file, on the first MACHINE, a cluster with the other ones.
+
+    Its services, instances and durable queues go on. Each machine gets its configuration with a section [cluster], and
+    certificates for the members; the listeners, users and other files are as they were. The running broker is not
+    asked.
+    """
+    try:
+        text = config.read_text()
+        content = tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise Failure(f"{config} cannot be read: {error}") from None
+    if "cluster" in content:
+        raise Failure(f"{config} has a section [cluster] already")
+    members, folder = _begun(machines, out, farm)
+    for machine in members:
+        section = _section(machine, members, farm)
+        for name in (CA, CERTIFICATE, KEY):
+            section = section.replace(f'"{name}"', f'"cluster-{name}"')
+            (folder / machine.name / name).rename(folder / machine.name / f"cluster-{name}")
+        _write(folder / machine.name / config.name, (text.rstrip() + "\n" + section).encode())
+    first, *others = members
+    for machine in others:
+        click.echo(f"{folder / machine.name}: copy its files, and those that {config.name} names, to {machine.host}")
+    click.echo("There, with etcd installed (Debian: etcd-server), start the broker: it waits for the others.")
+    click.echo(f"{folder / first.name}: copy its files to the directory of {config} on {first.host}")
+    click.echo("Restart the broker there, with its state directory: its services are found at all brokers then.")
+
+
+def _begun(machines: Sequence[str], out: str, farm: str) -> tuple[list[Machine], Path]:
+    """Return the machines and the new directory, which has a certificate for each of them. Raises `Failure`."""
+    members = [Machine.parse(each) for each in machines]
+    if len({each.name for each in members}) < len(members) or len({each.host for each in members}) < len(members):
+        raise usage("two machines have the same name or host: give NAME=HOST")
+    if not NAME.fullmatch(farm):
+        raise usage(f"{farm!r} is no name of a cluster")
+    folder = Path(out)
+    if folder.exists():
+        raise Failure(f"{out} exists already: a second set of certificates would not fit those that are in use")
+    folder.mkdir(mode=0o700, parents=True)
+    authority = Authority(farm)
+    for machine in members:
+        place = folder / machine.name
+        place.mkdir(mode=0o700)
+        certificate, key = authority.certify(machine)
+        _write(place / CA, authority.certificate)
+        _write(place / CERTIFICATE, certificate)
+        _write(place / KEY, key)
+    _write(folder / "ca.key", authority.key)
+    return members, folder
+
+
+def _bind(machine: Machine) -> str:
+    """Return the address of listeners: all, unless the host is an address, which may be one of several of a machine."""
+    return machine.place if _is_address(machine.host) else "*"
+
+
+def _listeners(machine: Machine, farm: str) -> str:
+    bind = _bind(machine)
+    interface = "" if bind == "*" else ":interface=" + machine.host.replace(":", r"\\:")
+    return TEMPLATE.format(etc=ETC, name=machine.name, farm=farm, place=machine.place, interface=interface, bind=bind)
+
+
+def _section(machine: Machine, members: Sequence[Machine], farm: str) -> str:
+    return SECTION.format(
         name=machine.name,
         farm=farm,
-        place=machine.place,
-        interface=interface,
-        bind=machine.place if alone else "*",
+        bind=_bind(machine),
         members=", ".join(f'"{each.name}={each.place}"' for each in members),
     )
 

@@ -34,7 +34,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.cluster import layout
-from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, NoSpace, Put
+from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, IEtcd, Nested, NoSpace, Put
 from broker.cluster.etcd_pauses import DENIED_RETRY, SESSION_RETRY, SESSION_STABLE, SILENCE
 from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
@@ -44,7 +44,7 @@ from broker.cluster.members import Members, Upkeep
 from broker.cluster.membership import Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.owner_claims import Claims
-from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.publisher import MAX_BATCH, MAX_BYTES, Publisher, Unit
 from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
 from broker.cluster.settings import ClusterFailed, Environment
@@ -175,6 +175,22 @@ class Parts:
         )
         self.upkeep = Upkeep(etcd, clock, lambda: self.feed.revision, self._is_first, self.remember)
 
+    async def adopt(self, etcd: IEtcd) -> None:
+        """Write the registrations from before this broker was a member, so that all members find them for the grace."""
+        fence = Compare("MOD", self._keys.member(self.name), self.membership.revision)
+        puts = [
+            (self._keys.registration(each.key), layout.registration_value(each, self.name))
+            for each in self._registry.remembered()
+        ]
+        while puts:
+            batch: list[Nested] = []
+            size = 0
+            while puts and len(batch) < MAX_BATCH and size < MAX_BYTES:
+                key, value = puts.pop()
+                batch.append(Nested(Compare("CREATE", key, 0), Put(key, value, self.membership.lease)))
+                size += len(value)
+            await etcd.txn([fence], batch)
+
     def lease(self) -> int:
         """Return the present lease, 0 without one."""
         return self.membership.lease
@@ -287,6 +303,8 @@ class Sessions:
         """True from the loss of the lease until all keys are read again."""
         self._leaseless = False
         """True from the loss of the lease until the next one, once all keys have been read for want of space."""
+        self._single = False
+        """True for a broker that has not been a member before, until its registrations of that time are in etcd."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
         self._logged: LogLimit[str] = LogLimit(environment.clock)
@@ -297,6 +315,7 @@ class Sessions:
         self._grace_timer: IDelayedCall | None = None
         self._patience: IDelayedCall | None = None
         self.parts = Parts(environment, self)
+        self._single = not self.parts.epoch
 
     # begin and end
 
@@ -406,6 +425,10 @@ class Sessions:
             if not parts.ids.in_hand:  # those from before the start
                 raise
         first = self.count == 0
+        adopts = self._single
+        if adopts:
+            await parts.adopt(self._etcd)
+            self._single = False
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
         whole = lost or not parts.membership.written
@@ -416,10 +439,10 @@ class Sessions:
         if self._interrupted:
             return self._interrupted
         self._data_lost = self._keys_lost = False
-        if first and same:
+        if first and (same or adopts):
             self._remember_providers()
         parts.publisher.resume(parts.membership.lease, parts.membership.revision)
-        parts.own.reconcile(lost or replaced)
+        parts.own.reconcile((lost or replaced) and not adopts)
         parts.loads.reconcile()
         parts.publish_restored()
         parts.beats.start()

@@ -251,6 +251,10 @@ class Restored:
         """Return the protocols of the restored services of that name."""
         return self._protocols.get(name, ())
 
+    def remembered(self) -> list[Provider]:
+        """Return the remembered providers of this broker with services."""
+        return [each for id, each in self._providers.items() if id in self._of and id not in self._recorded]
+
     def owner(self, wire: str, entry: str) -> Owner:
         """Return the owner of the remembered provider with that entry on its wire; `NOBODY` if there is none."""
         id = self._entries.get((wire, entry), -1)

@@ -250,6 +250,9 @@ class IMirror(Interface):
     def serve_recorded(registrations: Sequence[Registration]) -> None:
         """Serve these registrations of other brokers as restored ones, in place of those of the call before."""
 
+    def remembered() -> Sequence[Registration]:
+        """Return the registrations of this broker from before its start that have not come back."""
+
     def own(key: Key) -> Registration | None:
         """Return the own registration at a key: of several, that of the latest act."""
 

@@ -308,6 +308,14 @@ class ClusterRegistry(Registry):
                 self._set_load(holding.entry, load, details, step)
         self._finish(step)
 
+    def remembered(self) -> Sequence[Registration]:
+        """See `IMirror`."""
+        return [
+            Registration(key_of(each.wire, service, each.owner), attrs.evolve(each, services=()), service, order)
+            for each in self._restored.remembered()
+            for order, service in enumerate(each.services, 1)
+        ]
+
     def serve_recorded(self, registrations: Sequence[Registration]) -> None:
         """See `IMirror`."""
         providers: dict[int, Provider] = {}
