@@ -54,6 +54,7 @@ OPERATIONS = {
     "view": "read the state of the daemon: views, metrics, events, plans",
     "admin.withdraw": "withdraw services and disconnect providers of others",
     "admin.disconnect": "disconnect sessions",
+    "admin.queues": "purge queues, move their messages, and deliver dead letters again",
     "admin.reload": "reload the configuration",
     "admin.log": "change log levels, and trace peers",
     "admin.say": "send a text to users or contexts",

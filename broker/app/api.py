@@ -31,6 +31,7 @@ from broker.operate import (
     metrics,
     plan_endpoints,
     table_endpoints,
+    topic_endpoints,
     why,
 )
 from broker.operate.action_endpoints import Actions
@@ -81,6 +82,7 @@ class OperatorsApi:
         core, clock = sources.core, sources.clock
         registry = core.registry
         self.hub = WatchHub(registry, clock)
+        self.streams = topic_endpoints.TopicStreams(core.topics, clock)
         self.history = LoadHistory(registry, clock)
         self.times = LoopTimes()
         self._probe = SchedulerProbe(clock, core.scheduler, self.times.delay)
@@ -95,6 +97,7 @@ class OperatorsApi:
             *table_endpoints.history_endpoints(registry, self.history),
             *event_endpoints.event_endpoints(registry),
             *event_endpoints.watch_endpoints(self.hub),
+            *topic_endpoints.topic_endpoints(self.streams),
             *plan_endpoints.plan_endpoints(sources.plan, registry, clock),
             *plan_endpoints.report_endpoints(
                 lambda: sources.plan.path, core.files.run, ReportTickets(sources.access, clock, LISTENER)
@@ -117,6 +120,7 @@ class OperatorsApi:
         """End the watches and the load history. Idempotent."""
         self.history.stop()
         self.hub.stop()
+        self.streams.stop()
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters of the watches."""

@@ -154,6 +154,7 @@ class Daemon(TwistedService):
             self.wires,
             lambda: self.core.registry,
             lambda: self.core.launchers,
+            lambda: self.core.topics,
             logs,
             self.traces,
             notifier,

@@ -5,20 +5,38 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from broker.access.principal import Principal
 from broker.app.draining import Draining
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
-from broker.core.control import Drain, IOperations, KeyState, LevelName, LogLevels, Reloaded, Trace, Traces
+from broker.core.control import (
+    Drain,
+    IOperations,
+    KeyState,
+    LevelName,
+    LogLevels,
+    MovedMessages,
+    Published,
+    Purged,
+    QueueMessages,
+    Reloaded,
+    Reply,
+    Trace,
+    Traces,
+)
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILaunchers, IRegistry
-from broker.core.model import BROKER, NotReady
+from broker.core.interfaces import ILaunchers, IRegistry, ITopics
+from broker.core.model import BROKER, NotReady, is_own
+from broker.core.queues.queue_messages import DEAD
 from broker.logs.log_lines import LogControl
 from broker.net import traces
 from broker.net.sdnotify import SystemdNotifier
@@ -32,8 +50,9 @@ ALL = "all"
 class Operations:
     """Implementation of `IOperations` over the parts of the daemon.
 
-    ``registry`` and ``launchers`` return those of the core. ``shut`` ends the process, at once if it is called with
-    True. ``ending`` returns True once the daemon stops. ``reloaded`` is called after each reload that had no problems.
+    ``registry``, ``launchers`` and ``topics`` return those of the core. ``shut`` ends the process, at once if it is
+    called with True. ``ending`` returns True once the daemon stops. ``reloaded`` is called after each reload without
+    problems.
     """
 
     _log = Logger()
@@ -46,6 +65,7 @@ class Operations:
         wires: RunningWires,
         registry: Callable[[], IRegistry],
         launchers: Callable[[], ILaunchers],
+        topics: Callable[[], ITopics],
         logs: LogControl,
         traces: traces.Traces,
         notifier: SystemdNotifier,
@@ -59,6 +79,7 @@ class Operations:
         self._wires = wires
         self._registry = registry
         self._launchers = launchers
+        self._topics = topics
         self._logs = logs
         self._traces = traces
         self._notifier = notifier
@@ -183,6 +204,50 @@ class Operations:
         registry.withdraw(provider, names)
         return Withdrawn(len(unwanted))
 
+    def publish(self, topic: str, text: str, base64: bool) -> Published:
+        """Publish a message to a topic. Those of the broker itself are refused."""
+        name = topic.encode()
+        if is_own(name):
+            raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
+        return Published(self._topics().publish(name, (), (_body(text, base64),)))
+
+    def call(self, service: str, text: str, base64: bool, seconds: float, principal: Principal) -> Deferred[Reply]:
+        """Send a request to a service of MTL, and return its reply."""
+        done: Deferred[Reply] = self._mtl("call")(service, _body(text, base64), seconds, principal)
+        return done
+
+    def queue_put(
+        self, queue: str, text: str, base64: bool, ttl: float | None, host: str | None, principal: Principal
+    ) -> Deferred[Done]:
+        """Put a message into a queue. Fires when it is as safe as it gets."""
+        put: Deferred[None] = self._mtl("queue-put")(queue, host, _body(text, base64), ttl, principal)
+        return put.addCallback(lambda _: Done("queued"))
+
+    def queue_get(self, queue: str, count: int, host: str | None, principal: Principal) -> Deferred[QueueMessages]:
+        """Take messages out of a queue."""
+        done: Deferred[QueueMessages] = self._mtl("queue-get")(queue, host, count, principal)
+        return done
+
+    def queue_peek(self, queue: str, count: int, host: str | None, principal: Principal) -> Deferred[QueueMessages]:
+        """Return the first messages of a queue, which stay there."""
+        done: Deferred[QueueMessages] = self._mtl("queue-peek")(queue, host, count, principal)
+        return done
+
+    def queue_purge(self, queue: str, host: str | None) -> Deferred[Purged]:
+        """Remove the messages of a queue."""
+        done: Deferred[Purged] = self._mtl("queue-purge")(queue, host)
+        return done
+
+    def queue_move(self, queue: str, target: str, count: int | None, host: str | None) -> Deferred[MovedMessages]:
+        """Move messages of a queue to the end of another one."""
+        done: Deferred[MovedMessages] = self._mtl("queue-move")(queue, target, host, count)
+        return done
+
+    def queue_requeue_dead(self, queue: str, count: int | None, host: str | None) -> Deferred[MovedMessages]:
+        """Move the dead letters of a queue back to it."""
+        done: Deferred[MovedMessages] = self._mtl("queue-move")(f"{queue}{DEAD}", queue, host, count)
+        return done
+
     def log(self, level: LevelName | None, modules: Mapping[str, LevelName | None]) -> LogLevels:
         """Change log levels until the next change by a reload. Returns all.
 
@@ -207,10 +272,25 @@ class Operations:
             raise Refusal(Reason.UNKNOWN_TARGET, "there is no trace of this address")
         return Trace(address, 0.0)
 
+    def _mtl(self, name: str) -> Callable[..., Any]:
+        return self._wires.action("mtl", name)
+
     def shutdown(self, kill: bool) -> Done:
         """Shut the process down gracefully; with ``kill``, end it at once."""
         self._shut(kill)
         return Done("the broker ends")
+
+
+def _body(text: str, base64: bool) -> bytes:
+    """Return the bytes of a message. Raises `Refusal` for a wrong base64."""
+    if not base64:
+        return text.encode("utf-8", "surrogatepass")
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise Refusal(
+            Reason.PARAMETER, "text is not base64: A-Z, a-z, 0-9, + and / in groups of four, with ="
+        ) from None
 
 
 def _permit(may: Callable[[str], bool], name: str) -> None:

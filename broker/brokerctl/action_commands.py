@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,9 +11,10 @@ import click
 
 from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
 from broker.brokerctl.command_session import Session, remote, session_of, sleep
-from broker.brokerctl.output import Column, Output, duration, text
+from broker.brokerctl.output import Column, Format, Output, duration, text
 from broker.brokerctl.plain_client import ApiClient, segment
-from broker.operate.actions import BY_NAME, Action
+from broker.operate.action_parameters import MAX_BODY
+from broker.operate.actions import ACTIONS, BY_NAME, Action
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -29,11 +30,33 @@ YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 HERE = {
     "drain": "The command waits until all have gone, or until the deadline, and shows the progress. The exit code is 1 "
     "if peers are left then. Ctrl-C ends the waiting, and not the drain; drain --undo does that.",
+    "publish": "TEXT may be -: then the text is read from the standard input.",
+    "call": "TEXT may be -: then the text is read from the standard input.",
+    "queue-put": "TEXT may be -: then the text is read from the standard input.",
+    "queue-get": "The exit code is 4 if there is no message.",
+    "queue-peek": "The exit code is 4 if there is no message.",
     "reload": "The exit code is 1 if the file has problems or a change was refused.",
 }
 """What the help of an action says besides: its behaviour in this program."""
 
 NO_WAIT = click.option("--no-wait", is_flag=True, help="Return at once, and do not wait until all peers have left.")
+
+
+SHORT = {"publish": "pub"}
+"""Names of commands that differ from those of their actions."""
+
+GROUP = "queue"
+"""The group of commands of the actions whose names begin with it and a hyphen."""
+
+
+def queue_group() -> click.Group:
+    """Return the group of the actions on work queues."""
+    group = click.Group(GROUP, help="Put messages into work queues, look at them, and move or remove them.")
+    for action in ACTIONS:
+        _, is_one, short = action.name.partition(f"{GROUP}-")
+        if is_one:
+            group.add_command(command(action.name), short)
+    return group
 
 
 def command(name: str) -> click.Command:
@@ -47,8 +70,10 @@ def command(name: str) -> click.Command:
         if state or (action.state is not None and not action.state.word and not words and not any(given.values())):
             return _show_state(session, action)
         named = [f"{each}={value}" for each, value in given.items() if value not in (None, False)]
+        if words[1:] == ("-",) and "text" in action.fields:
+            words = (words[0], f"text={sys.stdin.read(MAX_BODY + 1)}")
         try:
-            parameters = action.typed([*words, *named])
+            parameters = action.typed([*named, *words])
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         question = action.question(parameters)
@@ -74,13 +99,15 @@ def command(name: str) -> click.Command:
             run = click.option(field.option, field.name, metavar=metavar, help=f"{field.help}{default}")(run)
     if action.placed:
         run = click.argument("words", nargs=-1, metavar=action.placed)(run)
-    return click.command(action.name, help=_imperative("\n\n".join(filter(None, (action.text, HERE.get(name))))))(run)
+    return click.command(
+        SHORT.get(name, name), help=_imperative("\n\n".join(filter(None, (action.text, HERE.get(name)))))
+    )(run)
 
 
 def _imperative(text: str) -> str:
     """Return the text of an action as a command: "Ends the broker" as "End the broker"."""
     verb, space, rest = text.partition(" ")
-    return f"{verb.removesuffix('s')}{space}{rest}"
+    return f"{verb.removesuffix('es' if verb.endswith('shes') else 's')}{space}{rest}"
 
 
 def _show_state(session: Session, action: Action) -> int:
@@ -106,7 +133,10 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
     body = attrs.asdict(parameters, recurse=False, filter=lambda field, value: value != field.default)
 
     async def work(client: ApiClient) -> object:
-        found = await client.post(f"/v1/actions/{action.name}", body)
+        # A call may take as long as it says; the broker answers all others at once.
+        longer = getattr(parameters, "seconds", 0.0) if action.name == "call" else 0.0
+        path = f"/v1/actions/{action.name}"
+        found = (await client.request("POST", path, None, body, client.timeout + longer)).value()
         return await _followed(client, session.output, mapping(found)) if follow else found
 
     answer = session.run(work)
@@ -116,6 +146,8 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
         output.json(answer)
     elif follow:
         _show_end(output, about)
+    elif "messages" in about and isinstance(about["messages"], list):
+        return _show_messages(output, action, rows(about, "messages"))
     elif isinstance(about.get("text"), str):
         for line in about["text"].splitlines():
             output.say(line, STYLES.get(line.partition(":")[0], ""))
@@ -123,6 +155,23 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
         output.values(about)
     left = follow and remaining(about)
     return Exit.FAILED if left or about.get("problems") or about.get("refused") else Exit.OK
+
+
+MESSAGES = [Column(each) for each in ("text", "size", "deliveries", "death", "user", "id", "expires", "base64")]
+
+
+def _show_messages(output: Output, action: Action, found: Sequence[Mapping[str, Any]]) -> int:
+    """Show messages of a queue: taken ones as they are, a line each; others as a table. The exit code is 4 for none."""
+    if not found:
+        output.note("there are no messages")
+        return Exit.NOT_FOUND
+    if action.name != "queue-get" or output.format is Format.WIDE:
+        output.rows(found, MESSAGES)
+        return Exit.OK
+    for each in found:
+        body = each.get("text")
+        output.say(body if isinstance(body, str) else f"base64:{each.get('base64')}")
+    return Exit.OK
 
 
 STYLES = {

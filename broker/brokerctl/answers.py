@@ -31,7 +31,7 @@ MEANINGS = {
     Exit.FAILED: "The broker refused the request, a check failed, or the output cannot be written.",
     Exit.USAGE: "The command line or the contexts file is wrong.",
     Exit.UNREACHABLE: "The broker cannot be reached, or does not answer in time.",
-    Exit.NOT_FOUND: "The broker has no such service, provider, view or session.",
+    Exit.NOT_FOUND: "The broker has no such service, provider, view, session or message.",
     Exit.DENIED: "The user is not authenticated, or has no right to do this.",
     Exit.UNINTELLIGIBLE: "The answer did not come from a broker's HTTP API.",
     Exit.INTERRUPTED: "The command was interrupted from the keyboard.",

@@ -170,7 +170,7 @@ def manual() -> None:
     click.echo(manual_page(cli), nl=False)
 
 
-FARM, TO_DO, TESTS = "The farm", "Actions", "Tests"
+FARM, SERVICES, TO_DO, TESTS = "The farm", "Services and topics", "Actions", "Tests"
 USERS, STATE, HERE = "The users file of this machine", "The state of this machine", "This command"
 
 LISTS = ("catalog", "services", "providers", "loads", "sessions", "topics", "queues", "listeners", "counters")
@@ -195,11 +195,13 @@ def _list(name: str) -> click.Command:
 
 def _actions() -> Iterator[tuple[str, Callable[[], click.Command]]]:
     """Yield the commands of the table of actions, which is imported if no other command has the name."""
-    from broker.brokerctl.action_commands import command
+    from broker.brokerctl.action_commands import GROUP, SHORT, command, queue_group
     from broker.operate.actions import ACTIONS
 
     for action in ACTIONS:
-        yield action.name, partial(command, action.name)
+        if not action.name.startswith(f"{GROUP}-"):
+            yield SHORT.get(action.name, action.name), partial(command, action.name)
+    yield GROUP, queue_group
     yield "scale", _from("action_commands", "scale")
 
 
@@ -216,6 +218,7 @@ _add(FARM, "list_commands", "views")
 _add(FARM, "state_commands", "director", "plan")
 _add(FARM, "cluster_commands", "cluster")
 _add(FARM, "state_commands", "journal", "config")
+_add(SERVICES, "service_commands", "offer", "find", "wait", "sub")
 cli.complete(TO_DO, _actions)
 _add(TESTS, "bench_command", "bench")
 _add(TESTS, "examination_commands", "doctor", "check")

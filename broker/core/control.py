@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import shlex
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -93,6 +94,89 @@ class Reloaded:
         elif not self.changed and not self.restart:
             lines.append("no key differs from the running configuration")
         return lines
+
+
+@attrs.frozen
+class Published:
+    """Result of a publication: the number of subscribers to whom this broker has sent it."""
+
+    subscribers: int
+
+    @property
+    def text(self) -> str:
+        """The result as a sentence."""
+        return f"published to {self.subscribers} subscribers"
+
+
+@attrs.frozen(kw_only=True)
+class QueueMessage:
+    """A message of a queue. ``text`` is its body as UTF-8, or ``base64`` that of other bytes; ``size`` in bytes.
+
+    ``deliveries`` is the number of its deliveries, ``expires`` the rest of its time to live in seconds, ``death`` the
+    reason for which it is a dead letter, ``user`` its author, and ``id`` the id that the author gave it.
+    """
+
+    size: int
+    deliveries: int
+    text: str | None = None
+    base64: str | None = None
+    expires: float | None = None
+    death: str | None = None
+    user: str | None = None
+    id: str | None = None
+
+
+@attrs.frozen
+class QueueMessages:
+    """Messages of a queue, the oldest first."""
+
+    messages: Sequence[QueueMessage]
+
+    @property
+    def text(self) -> str:
+        """The bodies, a line each."""
+        return "\n".join(each.text if each.text is not None else f"base64:{each.base64}" for each in self.messages)
+
+
+@attrs.frozen
+class Purged:
+    """Result of a purge: the number of messages that were removed."""
+
+    messages: int
+
+    @property
+    def text(self) -> str:
+        """The result as a sentence."""
+        return f"purged: {self.messages} messages"
+
+
+@attrs.frozen
+class MovedMessages:
+    """Result of a move: the number of messages that were moved, and the reason why no more were, empty if all were."""
+
+    messages: int
+    stopped: str = ""
+
+    @property
+    def text(self) -> str:
+        """The result as a sentence."""
+        return f"moved: {self.messages} messages{self.stopped and f'; stopped, since {self.stopped}'}"
+
+
+@attrs.frozen(kw_only=True)
+class Reply:
+    """Reply of a service to a request. ``text`` is its body as UTF-8, or ``base64`` that of other bytes."""
+
+    text: str | None = None
+    base64: str | None = None
+
+
+def as_text(body: bytes) -> tuple[str | None, str | None]:
+    """Return a body as text, or else in base64."""
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, b64encode(body).decode()
 
 
 DrainState = Literal["off", "draining", "drained", "overdue"]

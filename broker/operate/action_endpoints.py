@@ -12,14 +12,18 @@ from typing import Any, get_args, get_origin, get_type_hints
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.access.principal import Act, Audit, Principal, perform, refused
+from broker.access.principal import Act, Audit, NoAudit, Principal, forbidden, perform, refused
 from broker.access.rights import Grants
 from broker.core.control import IOperations, KeyState
 from broker.core.errors import Malformed, Reason
+from broker.operate.action_parameters import MAX_NAME
 from broker.operate.actions import ACTIONS, Action, ActionRow, Route, rows
 from broker.rest.http_endpoint import Call, Endpoint, template_variables
 from broker.rest.messages import Response, answer
 from broker.rest.problem import Problem
+
+_UNAUDITED = NoAudit()
+"""In place of the audit log for what clients do on every wire without a line there."""
 
 
 @attrs.frozen(eq=False)
@@ -34,18 +38,28 @@ class Actions:
         """Carry out an action. Returns its answer, or a Deferred of it. Raises `Refusal`."""
         given = attrs.asdict(parameters, recurse=False)
         about = " ".join(f"{name}={value}" for name, value in given.items() if name != "text" and value is not None)
+        names = [given[name] for name in action.names]
         if action.by_name:
-            given["may"] = partial(grants.may, action.right)
-        act = Act(principal, self.listener, action.right, about)
-        carry_out = partial(getattr(self.operations, action.name), **given)
-        return perform(self.audit, act, grants, carry_out, action.by_name)
+            given["may"] = partial(grants.may, action.right, kind=action.kind)
+        if action.authored:
+            given["principal"] = principal
+
+        def carry_out() -> Any:
+            for name in names:
+                if not grants.may(action.right, name, action.kind):
+                    raise forbidden(principal, action.right, name[:MAX_NAME])
+            return getattr(self.operations, action.method)(**given)
+
+        audit = self.audit if action.audited else _UNAUDITED
+        return perform(audit, Act(principal, self.listener, action.right, about), grants, carry_out, action.some)
 
     def typed(self, action: Action, words: Sequence[str], principal: Principal, grants: Grants) -> Any:
         """Carry out an action as it was typed. Raises `Refusal`."""
         try:
             parameters = action.typed(words)
         except ValueError as error:
-            self.audit.record(Act(principal, self.listener, action.right, "", refused(Reason.PARAMETER)))
+            if action.audited:
+                self.audit.record(Act(principal, self.listener, action.right, "", refused(Reason.PARAMETER)))
             raise Malformed(Reason.PARAMETER, f"{action.name}: {error}") from None
         return self.perform(action, parameters, principal, grants)
 
@@ -74,6 +88,8 @@ def action_endpoints(actions: Actions) -> list[Endpoint]:
 
     def table(call: Call) -> Response:
         def may(action: Action) -> bool:
+            if action.names:
+                return bool(call.grants.named(action.right, action.kind).patterns)
             return call.grants.may_some(action.right) if action.by_name else call.grants.may(action.right)
 
         return answer(ActionTable(rows(may)))
@@ -95,7 +111,7 @@ def action_endpoints(actions: Actions) -> list[Endpoint]:
     ]  # fmt: skip
     for action in ACTIONS:
         # The further ways have the names that clients know.
-        name = f"act_{action.name}" if action.routes else action.name
+        name = f"act_{action.method}" if action.routes else action.method
         found.append(_endpoint(actions, action, Route("POST", f"/v1/actions/{action.name}", name)))
         found += [_endpoint(actions, action, route) for route in action.routes]
         if action.state is not None:
@@ -146,9 +162,9 @@ def _endpoint(actions: Actions, action: Action, route: Route) -> Endpoint:
         action.summary,
         handler,
         body=body,
-        answer=None if deletes else _answer_type(getattr(actions.operations, action.name)),
+        answer=None if deletes else _answer_type(getattr(actions.operations, action.method)),
         operation=action.right,
-        by_name=action.by_name,
+        by_name=action.some,
         writes=True,
         tag="actions",
         status=status,

@@ -1,158 +1,49 @@
 """The table of operators' actions: the parameters, right and text of each.
 
 The words of the console, ``POST /v1/actions/NAME``, the commands of brokerctl, the buttons of the page and the API's
-document are made of this table. The function of an action is the method of its name of `broker.app.operations`, which
-takes the parameters by their names; the type that it returns is that of the answer.
+document are made of this table. The function of an action is the method of its name (with underscores) of
+`broker.app.operations`, which takes the parameters by their names; the type that it returns is that of the answer.
 
 Typed parameters, at the console and in brokerctl, are read by `Action.typed`:
 
 - A word is the next parameter that is not given yet, or ``name=value``. A switch is given by its name alone: ``undo``.
 - A mapping takes each ``name=value`` that names no parameter; the value ``default`` stands for null.
 
-This module imports attrs and msgspec only, so that brokerctl has it without the daemon.
+This module imports attrs, msgspec and plain modules only, so that brokerctl has it without the daemon.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
 from msgspec import Meta
 
-MAX_TEXT = 1_024
-"""Characters of a text: those of the texts of the registry."""
-
-MAX_NAME = 255
-"""Characters of the name of a service: those of the registry."""
-
-MAX_SAID = 10_000
-"""Characters of a text to users: more than a page."""
-
-MAX_LEVELS = 100
-"""Levels of modules in one action: more than the log keeps."""
-
-Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
-Level = Literal["debug", "info", "warn", "error"]
-
-DRAIN_SECONDS = 30.0
-"""Seconds of a drain without a deadline: as long as a peer may leave output unread."""
-
-TRACE_SECONDS = 60.0
-"""Seconds of a trace without a time."""
-
-
-IN_PLACE = {"place": True}
-"""Metadata of a parameter that may be left out, and is typed as a word in its place, as required ones are."""
-
-
-@attrs.frozen
-class Reload:
-    """Reads the configuration again, to apply the keys that a reload may change.
-
-    The answer has the changed keys, the refused ones, and those that need a restart. If the file has problems, nothing
-    of it is applied.
-    """
-
-
-@attrs.frozen
-class DrainOrder:
-    """Drains the broker: new peers are refused, and present ones are sent away, each by the means of its wire."""
-
-    deadline: Annotated[float, Meta(ge=0, le=86_400, description="Seconds for the peers to leave.")] = DRAIN_SECONDS
-    undo: Annotated[bool, Meta(description="End the drain: accept peers again.")] = False
-
-
-@attrs.frozen
-class Say:
-    """Sends a text to a context or a user of the director, or to a user in a context.
-
-    A target that begins with user- is a user: say context-inn We restart at noon.
-    """
-
-    text: Annotated[str, Meta(min_length=1, max_length=MAX_SAID)]
-    context: Annotated[Text | None, Meta(description="The context of a user: only there.")] = attrs.field(
-        default=None, metadata={"option": "--in"}
-    )
-    user: Text | None = attrs.field(default=None, metadata=IN_PLACE)
-
-
-@attrs.frozen
-class Launch:
-    """Starts a program of the launcher table."""
-
-    name: Text
-
-
-@attrs.frozen
-class Reinit:
-    """Sends the order to reinitialize to Elko servers: those with that label, hostport or id, or all."""
-
-    server: Text = attrs.field(default="all", metadata=IN_PLACE)
-
-
-@attrs.frozen
-class Move:
-    """Moves the durable messages that are left on the broker's disk into the present store of queues.
-
-    They are from before `mtl.queue_store`. Each stays on the disk until the present store has it. A queue that belongs
-    to another broker stays as it is: drain that one, and repeat.
-    """
-
-
-@attrs.frozen
-class Disconnect:
-    """Closes a session of a wire.
-
-    SESSION is its key in the wire's table of sessions: the identity (mc0), the number of the connection (mtl), the name
-    of the service (dbp), or the address of the connection: disconnect elko 10.0.0.7:51234.
-    """
-
-    wire: Text
-    session: Text
-
-
-@attrs.frozen
-class Withdraw:
-    """Withdraws a service of a provider, or without NAME all of its services."""
-
-    provider: Annotated[int, Meta(ge=1, le=2**53)]
-    name: Name | None = attrs.field(default=None, metadata=IN_PLACE)
-
-
-@attrs.frozen
-class Levels:
-    """Changes log levels until the next reload.
-
-    The levels are debug, info, warn and error. NAME is a wire or a module: log info mtl=debug. NAME=default removes its
-    level. Without parameters, the levels are shown.
-    """
-
-    level: Level | None = attrs.field(default=None, metadata=IN_PLACE)
-    modules: Annotated[dict[str, Level | None], Meta(max_length=MAX_LEVELS)] = attrs.field(factory=dict)
-
-
-@attrs.frozen
-class TraceOrder:
-    """Logs the messages of a peer, HOST or HOST:PORT, for some time.
-
-    Without ADDRESS, the traces are shown.
-    """
-
-    address: Text
-    seconds: Annotated[float, Meta(gt=0, le=3_600, description="Seconds.")] = TRACE_SECONDS
-    off: Annotated[bool, Meta(description="End the trace.")] = False
-
-
-@attrs.frozen
-class Shutdown:
-    """Ends the broker."""
-
-    kill: Annotated[bool, Meta(description="End at once, without closing connections in order.")] = False
-
+from broker.operate.action_parameters import (
+    MAX_NAME,
+    CallService,
+    Disconnect,
+    DrainOrder,
+    Launch,
+    Levels,
+    Move,
+    Publish,
+    QueueGet,
+    QueueMove,
+    QueuePeek,
+    QueuePurge,
+    QueuePut,
+    Reinit,
+    Reload,
+    RequeueDead,
+    Say,
+    Shutdown,
+    TraceOrder,
+    Withdraw,
+)
 
 # Answers that no other module has.
 
@@ -226,8 +117,12 @@ class Action:
       suffices, and its function decides on names by the parameter ``may``.
     - ``confirm``: the question that brokerctl and the page ask before, with parameters in braces. None is asked to
       undo.
-    - ``on``: the place of its button on the page: ``broker``, ``provider`` or ``session``, a row of a table of
-      sessions. ``fills``: the columns of the row that give parameters; ``wire`` is the first word of the table.
+    - ``kind`` and ``names``: the kind of the names that the right concerns, and the parameters that are such names, for
+      each of which it is needed. Without ``names``, it is needed for all names.
+    - ``authored``: its function has a parameter ``principal``, the user.
+    - ``on``: the place of its button on the page: ``broker``, ``provider``, ``service``, ``topic``, ``queue``, or
+      ``session``, a row of a table of sessions. ``fills``: the columns of the row that give parameters; ``wire`` is the
+      first word of the table.
     - ``status``: that of the answer over HTTP. ``routes``: further ways to it. ``state``: see `State`.
     - ``places`` and ``words``: the usage of typed words, and the function that makes them ``name=value``, if the order
       of the parameters does not suffice.
@@ -240,11 +135,29 @@ class Action:
     on: str = "broker"
     fills: Mapping[str, str] = attrs.field(factory=dict)
     by_name: bool = False
+    kind: str = "service"
+    names: Sequence[str] = ()
+    authored: bool = False
     status: int = 200
     routes: Sequence[Route] = ()
     state: State | None = None
     places: str = ""
     words: Callable[[Sequence[str]], Sequence[str]] | None = None
+
+    @property
+    def method(self) -> str:
+        """The name of its function."""
+        return self.name.replace("-", "_")
+
+    @property
+    def some(self) -> bool:
+        """True if the right for some names suffices for a try."""
+        return self.by_name or bool(self.names)
+
+    @property
+    def audited(self) -> bool:
+        """True if the audit log has a line of it: an act of administration, and none that every client does."""
+        return self.right.startswith("admin.")
 
     @property
     def text(self) -> str:
@@ -386,6 +299,29 @@ def _target_first(words: Sequence[str]) -> list[str]:
     return [*given, *([f"text={' '.join(text)}"] if text else [])]
 
 
+def _text_last(type_: type[Any]) -> Callable[[Sequence[str]], list[str]]:
+    """Return the function that makes words ``name=value`` of an action whose last words are a text.
+
+    Before the text come the required parameters by their places, and others by their names.
+    """
+    fields = [each for each in _fields(type_) if each.name != "text"]
+    named = ("text=", *(f"{each.name}=" for each in fields))
+
+    def words(given: Sequence[str]) -> list[str]:
+        places = [each.name for each in fields if each.placed]
+        found, rest = [], list(given)
+        while rest and (places or rest[0].startswith(named)):
+            word = rest.pop(0)
+            found.append(word if word.startswith(named) else f"{places[0]}={word}")
+            places = [each for each in places if each != found[-1].partition("=")[0]]
+        return [*found, *([f"text={' '.join(rest)}"] if rest else [])]
+
+    return words
+
+
+QUEUE = {"queue": "queue", "host": "host"}
+"""Columns of the table of queues."""
+
 ACTIONS = (
     Action("reload", "admin.reload", Reload),
     Action(
@@ -428,6 +364,74 @@ ACTIONS = (
         ),
         state=State("/v1/trace", "traces", "traces", "Returns the traces under way."),
         words=_without_peer,
+    ),
+    Action(
+        "publish",
+        "publish",
+        Publish,
+        on="topic",
+        fills={"topic": "topic"},
+        kind="topic",
+        names=("topic",),
+        places="TOPIC TEXT...",
+        words=_text_last(Publish),
+    ),
+    Action(
+        "call",
+        "find",
+        CallService,
+        on="service",
+        fills={"service": "service"},
+        names=("service",),
+        authored=True,
+        places="SERVICE [TEXT...]",
+        words=_text_last(CallService),
+    ),
+    Action(
+        "queue-put",
+        "publish",
+        QueuePut,
+        on="queue",
+        fills=QUEUE,
+        kind="queue",
+        names=("queue",),
+        authored=True,
+        places="QUEUE TEXT...",
+        words=_text_last(QueuePut),
+    ),
+    Action("queue-get", "subscribe", QueueGet, on="queue", fills=QUEUE, kind="queue", names=("queue",), authored=True),
+    Action(
+        "queue-peek", "subscribe", QueuePeek, on="queue", fills=QUEUE, kind="queue", names=("queue",), authored=True
+    ),
+    Action(
+        "queue-purge",
+        "admin.queues",
+        QueuePurge,
+        confirm="Remove all messages of the queue {queue} for good, except those that readers have?",
+        on="queue",
+        fills=QUEUE,
+        kind="queue",
+        names=("queue",),
+    ),
+    Action(
+        "queue-move",
+        "admin.queues",
+        QueueMove,
+        confirm="Move the messages of the queue {queue} to {target}, whose readers get them then?",
+        on="queue",
+        fills=QUEUE,
+        kind="queue",
+        names=("queue", "target"),
+    ),
+    Action(
+        "queue-requeue-dead",
+        "admin.queues",
+        RequeueDead,
+        confirm="Put all dead letters of the queue {queue} back into it, to be delivered again?",
+        on="queue",
+        fills=QUEUE,
+        kind="queue",
+        names=("queue",),
     ),
     Action("shutdown", "admin.shutdown", Shutdown, confirm="End the broker?", status=202),
 )

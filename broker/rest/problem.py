@@ -64,7 +64,9 @@ STATUS = {
     Reason.NAME_TAKEN: 409,
     Reason.FAILED: 409,
     Reason.TOO_LARGE: 413,
+    Reason.ELSEWHERE: 421,
     Reason.DRAINING: 503,
+    Reason.UNAVAILABLE: 503,
 }
 """The status for a refusal of the core; 400 for all others."""
 

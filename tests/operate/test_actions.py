@@ -15,7 +15,7 @@ from broker.app.operations import Operations
 from broker.core import model
 from broker.core.control import IOperations
 from broker.core.errors import Reason, Refusal
-from broker.operate import actions
+from broker.operate import action_parameters, actions
 from broker.operate.action_endpoints import Actions, action_endpoints
 from broker.operate.actions import ACTIONS, BY_NAME, Action
 from broker.operate.console import ConsoleSession, Shown
@@ -27,6 +27,8 @@ from tests.operate.calls import BOB, Log, Site, content
 from tests.operate.test_console import Operator
 from tests.recording.operations import operations
 from tests.wires.recording import ElkoFarm, RecordingPeer
+
+PUT = {"base64": False, "ttl": None, "host": None}
 
 TYPED = [
     ("reload", "", {}),
@@ -51,6 +53,14 @@ TYPED = [
     ("trace", "10.0.0.7", {"address": "10.0.0.7", "seconds": 60.0, "off": False}),
     ("trace", "peer 10.0.0.7 600", {"address": "10.0.0.7", "seconds": 600.0, "off": False}),
     ("trace", "peer 10.0.0.7 off", {"address": "10.0.0.7", "seconds": 60.0, "off": True}),
+    ("publish", "news base64=true YQ==", {"topic": "news", "text": "YQ==", "base64": True}),
+    ("publish", "topic=news a=b topic=c base64=d", {"topic": "news", "text": "a=b topic=c base64=d", "base64": False}),
+    (
+        "queue-put",
+        "jobs ttl=5 one two",
+        {"queue": "jobs", "text": "one two", "base64": False, "ttl": 5.0, "host": None},
+    ),
+    ("queue-move", "jobs other count=5", {"queue": "jobs", "target": "other", "count": 5, "host": None}),
     ("shutdown", "kill", {"kill": True}),
 ]
 
@@ -103,15 +113,17 @@ def test_the_question_has_the_parameters_and_is_not_asked_to_undo() -> None:
 def test_each_action_has_a_right_a_text_and_a_method_with_its_parameters(action: Action) -> None:
     assert action.right in OPERATIONS
     assert action.summary.endswith(".")
-    parameters = list(inspect.signature(getattr(Operations, action.name)).parameters)[1:]
-    assert sorted(parameters) == sorted([*action.fields, *(["may"] if action.by_name else [])])
+    parameters = list(inspect.signature(getattr(Operations, action.method)).parameters)[1:]
+    besides = [*(["may"] if action.by_name else []), *(["principal"] if action.authored else [])]
+    assert sorted(parameters) == sorted([*action.fields, *besides])
+    assert set(action.names) <= set(action.fields)
     assert set(action.fills) <= set(action.fields)
     if action.state is not None:
         assert action.state.method in IOperations.names(all=True)
 
 
 def test_the_limits_are_those_of_the_registry() -> None:
-    assert (actions.MAX_TEXT, actions.MAX_NAME) == (model.MAX_TEXT, model.MAX_NAME)
+    assert (action_parameters.MAX_TEXT, action_parameters.MAX_NAME) == (model.MAX_TEXT, model.MAX_NAME)
 
 
 def test_the_table_shows_the_actions_that_the_user_may_do() -> None:
@@ -178,7 +190,7 @@ def test_a_user_withdraws_services_of_names_with_a_right() -> None:
     one: Any = Withdrawing()
     grants = grants_of("bob", "http", [Right(("bob",), ("admin.withdraw",), names=("shop-*",))])
     run = Actions(one, Log(), "http")
-    run.perform(BY_NAME["withdraw"], actions.Withdraw(7), Principal("bob"), grants)
+    run.perform(BY_NAME["withdraw"], action_parameters.Withdraw(7), Principal("bob"), grants)
     assert seen == [(7, None, True, False)]
 
 

@@ -21,17 +21,18 @@ from broker.wires.interface import PlainWire
 class WireOf(PlainWire):
     """A wire that carries out these actions."""
 
-    def __init__(self, actions: Mapping[str, Callable[..., int]]) -> None:
+    def __init__(self, actions: Mapping[str, Callable[..., Any]]) -> None:
         self._actions = actions
 
-    def actions(self) -> Mapping[str, Callable[..., int]]:
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
         return self._actions
 
 
 def operations(
-    wires: Mapping[str, Mapping[str, Callable[..., int]]] | None = None,
+    wires: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
     registry: Any = None,
     launchers: Any = None,
+    topics: Any = None,
     clock: Any = None,
     shut: Callable[[bool], object] = lambda kill: None,
 ) -> Operations:
@@ -47,6 +48,7 @@ def operations(
         wires=running,
         registry=lambda: registry,
         launchers=lambda: launchers,
+        topics=lambda: topics,
         logs=LogControl(wires=["mtl"]),
         traces=Traces(clock, lambda: (), lambda: ()),
         notifier=None,  # type: ignore[arg-type]

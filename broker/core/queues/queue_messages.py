@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -217,6 +218,11 @@ class ReadyMessages:
         for message in (*(each for _, each in self._returned), *self._fresh):
             if message.state == READY:
                 yield message
+
+    def first(self, most: int) -> list[Message]:
+        """Return messages among which the oldest ``most`` are: the returned ones, and the first of the others."""
+        returned = [each for _, each in self._returned if each.state == READY]
+        return [*returned, *islice((each for each in self._fresh if each.state == READY), most)]
 
     def add(self, message: Message) -> None:
         """Append a new message."""

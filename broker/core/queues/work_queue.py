@@ -32,7 +32,10 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from heapq import nsmallest
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 from broker.backoff import Backoff
@@ -64,6 +67,8 @@ FIRST_PAUSE = 0.1
 
 LONGEST_PAUSE = 30.0
 """Longest back-off, in seconds: enough for a worker's resource to recover."""
+
+_order = attrgetter("order")
 
 _BACKOFF = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
@@ -104,9 +109,11 @@ class Queue:
     def __repr__(self) -> str:
         return f"<queue {self.name!r} of {self.space!r}>"
 
-    def waiting(self) -> list[Message]:
-        """Return the messages that are not delivered, in order."""
-        return sorted((*self._ready, *self._aside), key=lambda message: message.order)
+    def waiting(self, most: int | None = None) -> list[Message]:
+        """Return the messages that are not delivered, in order: the oldest ``most``, or all."""
+        if most is None:
+            return sorted((*self._ready, *self._aside), key=_order)
+        return nsmallest(most, (*self._ready.first(most), *self._aside), _order)
 
     # publishing
 
@@ -195,6 +202,46 @@ class Queue:
         if self.settings.duplicates and row.death is None and id is not None:
             # Its writer may not have got the confirm before the end of the broker that had it, and repeats it here.
             self._remember(RecentIds.key(user, id), None)
+
+    # for operators
+
+    def discard(self) -> bool:
+        """Remove the oldest message that is not delivered. Returns False if there is none."""
+        message = self._pop_oldest()
+        if message is not None:
+            self._drop(message)
+        return message is not None
+
+    def move(self, target: Queue, readdressed: Callable[[Message], bytes]) -> bool:
+        """Move the oldest message that is not delivered to another queue, as its newest. Returns False without one.
+
+        ``readdressed`` returns the head that it has there. Its deliveries are counted from 0. Raises `Refusal` as `put`
+        does, with the message in its place.
+        """
+        message = self._pop_oldest()
+        if message is None:
+            return False
+        settings, queues = target.settings, self._queues
+        keeper = queues.keeper if settings.durable else None
+        try:
+            if keeper is not None and not keeper.takes:
+                raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
+            if target.messages >= settings.max_messages or target.bytes + message.size > settings.max_bytes:
+                target._make_room(message.size)
+        except Refusal:
+            self._ready.put_back(message)
+            raise
+        deadline = message.deadline
+        if settings.ttl is not None:
+            deadline = min(deadline, queues.leases.now + settings.ttl)
+        moved = Message(target, queues.next_order(), readdressed(message), message.body, deadline, payer=message.payer)
+        # Added before the other is removed, so that the keeper writes both in one transaction.
+        target._add(moved)
+        if keeper is not None:
+            keeper.add(moved, None, None)
+        self._drop(message)
+        target.serve()
+        return True
 
     def _remember(self, key: bytes, message: Message | None, payer: str = "") -> None:
         queues = self._queues

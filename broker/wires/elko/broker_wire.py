@@ -140,7 +140,7 @@ class OpenElko(ElkoWire[BrokerListener]):
         session = self.wiring.roster.get(peer)
         return session is not None and session.unreachable
 
-    def actions(self) -> Mapping[str, Callable[..., int]]:
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
         """Return the order to servers to reinitialize."""
         return {"reinit": self.wiring.reinit}
 

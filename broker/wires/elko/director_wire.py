@@ -172,7 +172,7 @@ class OpenDirector(ElkoWire[DirectorListener]):
         """Return the ping of Context Servers, by the numbers of their connections."""
         return self._server_checks
 
-    def actions(self) -> Mapping[str, Callable[..., int]]:
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
         """Return the text to contexts and users."""
         return {"say": self._director.say}
 

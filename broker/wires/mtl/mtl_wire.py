@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.internet.defer import TimeoutError as LateReply
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from broker.access.principal import Principal
 from broker.config.daemon_settings import Broker
 from broker.core.cluster.cluster_interfaces import IMembers
+from broker.core.control import Reply, as_text
 from broker.core.database import StateError
+from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import NotReady
 from broker.core.topics import Topics
@@ -35,7 +40,9 @@ from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
+from broker.wires.mtl.queue_acts import QueueActs
 from broker.wires.mtl.sessions.access_policy import AccessPolicy
+from broker.wires.mtl.sessions.access_policy import Principal as Caller
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess, SharedSocket
@@ -206,14 +213,28 @@ class OpenMtl(PlainWire):
         queues, leases = self.queues, self.flows.leases
         return mtl_tables.views(self.control, self.data, queues.queues.describe, leases, NAMING_SERVICES, queues.left)
 
-    def actions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return the move of messages that were left in a former store."""
-        return {"move": self.queues.move}
-
     def shortcomings(self) -> Iterable[NotReady]:
         """Return the messages that were left in a former store."""
         left = self.queues.left
         return [NotReady("queues", left.trouble)] if left is not None and left.trouble else []
+
+    def actions(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the actions on queues, the move of messages from a former store, and the request to a service."""
+        clock = self.context.network.clock
+        acts = QueueActs(self.queues.queues, self.queues.ownership, self.policy, self.config.hosts[0], clock)
+        return {**acts.actions(), "move": self.queues.move, "call": self._call}
+
+    def _call(self, service: str, body: bytes, seconds: float, user: Principal) -> Deferred[Reply]:
+        """Send a request to a service in the first virtual host, and return its reply. Raises `Refusal`."""
+        caller = Caller(user.name, self.config.hosts[0], self.policy.allowed(user.name, self.config.hosts[0]))
+        reply = self.profiles.service.call(service, body, seconds, caller, user.address)
+
+        def late(failure: Failure) -> NoReturn:
+            failure.trap(LateReply)
+            raise Refusal(Reason.UNAVAILABLE, f"no reply came within {seconds:g} s")
+
+        reply.addTimeout(seconds, self.context.network.clock)
+        return reply.addErrback(late).addCallback(_shown_reply)
 
     def reload(self, config: Mtl, broker: Broker) -> None:
         """Apply other hosts, queues and limits."""
@@ -333,6 +354,11 @@ def _make(config: Mtl, context: WireContext) -> OpenMtl:
     identities.revoke_from(control)
     listeners.serve(control, data)
     return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)
+
+
+def _shown_reply(body: bytes) -> Reply:
+    text, base64 = as_text(body)
+    return Reply(text=text, base64=base64)
 
 
 def _endpoint_of(members: IMembers, broker: str) -> str:

@@ -23,7 +23,7 @@ export class Actions {
   }
 
   /**
-   * Return the buttons for a place: "broker", "provider" or "session". `row` has the values that fill parameters; an
+   * Return the buttons for a place: "broker", "provider", "session", "service", "topic" or "queue". `row` has the values that fill parameters; an
    * action that lacks one has no button. `done` is called after an action.
    */
   buttons(on, row = {}, done = () => {}) {
@@ -34,7 +34,7 @@ export class Actions {
       "div",
       { class: "chips", role: "group", "aria-label": "Actions" },
       rows.map((action) =>
-        h("button", { type: "button", class: "chip", click: () => this.#ask(action, row, done) }, title(action.name)),
+        h("button", { type: "button", class: "chip", click: () => this.#ask(action, row, done) }, titleOf(action)),
       ),
     );
   }
@@ -59,14 +59,14 @@ export class Actions {
         button.disabled = false;
       }
     };
-    const button = h("button", { class: "primary" }, title(action.name));
+    const button = h("button", { class: "primary" }, titleOf(action));
     const [summary, ...more] = action.help.split("\n\n");
     replace(
       this.dialog,
       h(
         "form",
         { submit, input: ask },
-        h("h2", { id: "action-title" }, title(action.name)),
+        h("h2", { id: "action-title" }, titleOf(action)),
         h("p", { title: more.join(" ") }, summary),
         fields.map((field) => field.element),
         action.confirm ? question : null,
@@ -82,7 +82,7 @@ export class Actions {
     const rows = Object.entries(answer).filter(([name]) => name !== "text");
     replace(
       this.dialog,
-      h("h2", { id: "action-title" }, title(action.name)),
+      h("h2", { id: "action-title" }, titleOf(action)),
       answer.text ? h("pre", { class: "answer" }, shown(answer.text, LONG)) : null,
       answer.text
         ? null
@@ -165,6 +165,12 @@ function questionOf(action, values) {
   return action.confirm.replace(/\{(\w+)\}/g, (_, name) => shown(String(values[name] ?? "everything"), LONG));
 }
 
+/** Return the name of an action as a title: "queue-requeue-dead" is "Requeue dead", beside a queue. */
+function titleOf(action) {
+  return title(action.name.replace(/^queue-/, "").replaceAll("-", " "));
+}
+
 function textOf(value) {
+  if (Array.isArray(value)) return shown(value.map((each) => JSON.stringify(each)).join("\n"), LONG);
   return shown(typeof value === "object" ? JSON.stringify(value) : String(value), LONG);
 }

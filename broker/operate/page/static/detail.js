@@ -63,7 +63,7 @@ export class Detail {
     this.#begin({ kind: "row", key: null, load: null });
     this.heading.textContent = list.title;
     const [wire, table] = (list.view ?? "").split(" ");
-    const sessions = table === "sessions" || table === "connections";
+    const place = PLACES[table];
     replace(
       this.content,
       h(
@@ -73,7 +73,7 @@ export class Detail {
           .filter((column) => row[column.name] !== undefined)
           .map((column) => fact(column.title ?? column.name, whole(row[column.name], column.unit), column.help)),
       ),
-      sessions ? this.app.actions.buttons("session", { ...row, wire }) : null,
+      place ? this.app.actions.buttons(place, { ...row, wire }) : null,
     );
     this.heading.focus();
   }
@@ -147,6 +147,7 @@ export class Detail {
       ),
       entries.slice(0, INSTANCES).map((entry) => this.#entry(entry, loads.get(entry.provider))),
       planned && this.#planned(planned),
+      this.app.actions.buttons("service", { service: name }, () => this.resync()),
       this.#events((change) => change.service === name),
     ];
   }
@@ -243,6 +244,9 @@ export class Detail {
     ];
   }
 }
+
+/** The places of actions, by the tables whose rows have their buttons. */
+const PLACES = { sessions: "session", connections: "session", queues: "queue", topics: "topic" };
 
 const REASONS = ["alive_by", "ends", "check", "since", "heard", "broker", "wire", "provider", "label", "address", "protocol"];
 

@@ -10,14 +10,18 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
+
+from twisted.internet.defer import Deferred
 
 from broker.core.errors import Reason, Refusal
 from broker.net.peer_interfaces import Part, Sent
 from broker.wires.mtl.codec.data_messages import make_tail
-from broker.wires.mtl.profiles.request_dispatch import ByteBudget, ServiceRequest
+from broker.wires.mtl.codec.field_table import members
+from broker.wires.mtl.profiles.request_dispatch import FAILED, ByteBudget, ServiceRequest
 from broker.wires.mtl.sessions.access_policy import Principal
-from broker.wires.mtl.sessions.profile_interface import ProfileReader, payer_of
+from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, payer_of
 
 OVERHEAD = 200
 """Bytes that a waiting reply takes beside its own."""
@@ -109,6 +113,38 @@ class ReplyInbox:
         """Return the request that a reply with that correlation-id answers, or None."""
         same: dict[int, Any] = self._expected.get(correlation, {})
         return next(iter(same.values()), None)
+
+
+class OneReply:
+    """A reader of one reply, for a request of the broker itself: see `ProfileReader`.
+
+    ``reply`` fires with the body, or fails with a `Refusal` if the broker sends an error in place of a reply.
+    """
+
+    identity, sent, sequence = b"", 0.0, 0
+
+    def __init__(self, grant: Grant, address: str, over: Callable[[], object]) -> None:
+        """``over`` is called once when ``reply`` has its result, or was cancelled."""
+        self.grant = grant
+        self.address = address
+        self.place: Any = None
+        self.reply: Deferred[bytes] = Deferred()
+        self.reply.addBoth(self._over, over)
+
+    def send(self, tail: bytes, body: Part) -> Sent:
+        """Take the reply, or the error."""
+        if not self.reply.called:
+            said: dict[str, Any] = {**members(tail[1 + tail[0] :], "event", "code", "reason")}
+            if said.get("event") == "error":
+                reason = Reason.FAILED if said.get("code") == FAILED else Reason.UNAVAILABLE
+                self.reply.errback(Refusal(reason, f"the request failed: {said.get('reason')}"))
+            else:
+                self.reply.callback(bytes(body))
+        return Sent.SENT
+
+    def _over(self, result: Any, over: Callable[[], object]) -> Any:
+        over()
+        return result
 
 
 def _size(properties: bytes, body: Part) -> int:

@@ -38,6 +38,7 @@ from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry, StoredMemory
@@ -45,7 +46,7 @@ from broker.core.model import Service
 from broker.net.peer_interfaces import RefusalLog
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles.flow_provider import WIRE, FlowProvider, read_load
-from broker.wires.mtl.profiles.reply_inboxes import ReplyInbox
+from broker.wires.mtl.profiles.reply_inboxes import OneReply, ReplyInbox
 from broker.wires.mtl.profiles.request_dispatch import (
     MISDIRECTED,
     SERVICE,
@@ -318,6 +319,38 @@ class ServiceProfile:
                 self._failed(request, UNAVAILABLE, refusal.text)
             raise
         self._asked += 1
+
+    def call(self, name: str, body: bytes, seconds: float, principal: Principal, address: str) -> Deferred[bytes]:
+        """Send a request of the broker itself, and return its reply. It waits ``seconds`` for a worker with room.
+
+        ``principal`` is its author in the first virtual host, at that address. Raises `Refusal`, or the Deferred fails
+        with one; the caller bounds the time of the reply by cancelling it.
+        """
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+
+        def over() -> None:
+            self._lost(self._boxes.pop(token).clear())
+
+        grant = Grant(principal, Side.READER, self, (), ConfirmMode.NONE, 0)
+        caller = OneReply(grant, address, over)
+        box = self._boxes[token] = ReplyInbox(caller, token, self._store, 1)
+        box.open(REPLY)
+        table = field_table.encode({"reply-to": REPLIES + token, "correlation-id": token})
+        request = ServiceRequest(
+            (principal.host, name), _by(principal.user, table), body, box, token, seconds, payer=payer_of(caller)
+        )
+        try:
+            if not self._calls.has_workers(request.key):
+                self._check_elsewhere(request)
+                raise Refusal(Reason.NO_SUCH_SERVICE, f"no worker of MTL serves {name[:80]!r} at this broker")
+            self._calls.ask(request)
+        except Refusal:
+            if not caller.reply.called:
+                caller.reply.cancel()
+            caller.reply.addErrback(lambda _: None)
+            raise
+        self._asked += 1
+        return caller.reply
 
     def _check_elsewhere(self, request: ServiceRequest) -> None:
         """Raise `Elsewhere` if workers of a service without any here are at another broker."""

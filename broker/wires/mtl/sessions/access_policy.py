@@ -133,6 +133,10 @@ class AccessPolicy:
         """Apply other hosts. Access given before is revoked by `ControlFlow.review`, not here."""
         self._hosts = frozenset(hosts)
 
+    def has(self, host: str) -> bool:
+        """Return True if there is a virtual host of that name."""
+        return host in self._hosts
+
     def allowed(self, user: str, host: str) -> GrantedPermissions:
         """Return the permissions of the user in that virtual host. Raises `Refusal` if it is unknown or forbidden."""
         if host in self._hosts:
