@@ -13,6 +13,7 @@ import stat
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from importlib import metadata
@@ -22,7 +23,7 @@ from typing import Any
 import attrs
 from cryptography import x509
 
-from broker.brokerctl.answers import Answer, Exit, Failure, mapping
+from broker.brokerctl.answers import Answer, Exit, Failure, mapping, rows
 from broker.brokerctl.contexts import Context
 from broker.brokerctl.output import size, text
 from broker.brokerctl.plain_client import ApiClient
@@ -326,9 +327,34 @@ async def examine_broker(client: ApiClient, verify: bool = False) -> Sequence[Fi
     except Failure as failure:
         weight = warning if failure.code is Exit.DENIED else error
         found.append(weight("status", str(failure)))
+    found += await _addresses(client)
     if verify:
         found += await _verified(client)
     return found
+
+
+ADDRESSES = 1_000
+"""Services whose addresses are examined: one answer."""
+
+
+async def _addresses(client: ApiClient) -> Sequence[Finding]:
+    """Return the findings about addresses of services that do not serve every client: one for each remark."""
+    try:
+        services = rows(await client.get("/v1/services", {"limit": ADDRESSES, "sort": "service"}))
+    except Failure:
+        # A user who may not see them: the state itself has been reported.
+        return []
+    marked = [each for each in services if isinstance(each.get("remark"), str)]
+    first = {each["remark"]: each for each in reversed(marked)}
+    counts = Counter(each["remark"] for each in marked)
+    return [
+        warning(
+            "addresses",
+            f"{text(first[remark].get('service'))} at {text(first[remark].get('hostport'))}"
+            f"{f' and {count - 1} more' if count > 1 else ''}: {text(remark)}",
+        )
+        for remark, count in counts.items()
+    ]
 
 
 async def _verified(client: ApiClient) -> Sequence[Finding]:

@@ -330,6 +330,7 @@ EVENTS = [
     Column("at"),
     Column("kind"),
     Column("service"),
+    Column("why"),
     Column("provider"),
     Column("hostport"),
     Column("label"),

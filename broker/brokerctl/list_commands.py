@@ -71,7 +71,7 @@ LISTINGS = {
             "zone",
             "wire",
             "load",
-            wide=("reason", "secret"),
+            wide=("reason", "remark", "secret"),
         ),
     ),
     "providers": Listing(

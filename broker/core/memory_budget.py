@@ -248,7 +248,7 @@ class MemoryBudget:
     def admit_stored(self, payer: str, size: int, part: float = STORED_PART) -> None:
         """Raise `Refusal` LIMIT unless `may_store`."""
         if not self.may_store(payer, size, part):
-            raise Refusal(Reason.LIMIT, "too much memory is stored for this address")
+            raise Refusal(Reason.LIMIT, "too much memory is stored for this address (broker.memory_per_address)")
 
     def store(self, payer: str, size: int) -> None:
         """Add bytes to those stored for an address, or subtract them. Ask `may_store` before. No-op for the empty

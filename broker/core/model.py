@@ -67,7 +67,7 @@ class Service:
     The store, the values in etcd, the journal, the answers of HTTP and the tables of operators are made of this list of
     fields: those that are declared with their meaning (`DESCRIPTIONS`) need no code there.
 
-    ``hostport`` is the endpoint, ``host:port`` by convention; the broker does not check it. ``auth`` describes the
+    ``hostport`` is the endpoint, ``host:port`` by convention (`broker.core.hostports`). ``auth`` describes the
     authentication at that endpoint and is shown to trusted peers only. ``restored`` marks a service known from before a
     restart whose provider has not returned yet. ``info`` is a JSON object with additional data from the wire, kept
     unchanged. ``lasting`` means that the provider will not offer the service again by itself after a restart of the

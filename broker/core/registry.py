@@ -24,6 +24,7 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal, Refusals
+from broker.core.hostports import check_hostport
 from broker.core.interfaces import IRegistry, IWait, StoredMemory
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import (
@@ -248,7 +249,10 @@ class Registry:
                 if len(added) >= room:
                     raise Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
                 if len(added) >= room_in_all:
-                    raise Refusal(Reason.LIMIT, f"the broker has {self.most_services} services, and accepts no more")
+                    raise Refusal(
+                        Reason.LIMIT,
+                        f"the broker has {self.most_services} services (broker.services), and accepts no more",
+                    )
                 if payer is not None:
                     payer.take(service)
             except Refusal as refusal:
@@ -601,7 +605,8 @@ def _state(check: Check | None) -> CheckState:
 
 
 def _check_texts(service: Service) -> None:
-    """Raise `Refusal` for a service with a text over its limit."""
+    """Raise `Refusal` for a service with a text over its limit, or an address that no client can use."""
+    check_hostport(service.hostport)
     texts: tuple[str | None, ...] = (service.hostport, *service.descriptions.values())
     if service.auth is not None:
         auth = service.auth

@@ -44,6 +44,7 @@ from broker.operate.action_parameters import (
     TraceOrder,
     Withdraw,
 )
+from broker.validation import sentence
 
 # Answers that no other module has.
 
@@ -220,8 +221,7 @@ class Action:
         try:
             found = msgspec.convert(given, self.parameters, strict=strict)
         except msgspec.ValidationError as error:
-            reason = str(error).replace("`", "").replace("$.", "")
-            raise ValueError(f"{reason}; not so, but: {self.usage}") from None
+            raise ValueError(f"{sentence(error)}; not so, but: {self.usage}") from None
         for name in self.fields:
             value = getattr(found, name)
             if isinstance(value, float) and not math.isfinite(value):

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from broker.access.rights import RegistryReading
 from broker.core.checks.check_rules import TargetInfo
 from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, MemberHealth, QueueClaim
+from broker.core.hostports import hostport_remark
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, DESCRIPTIONS, CheckState, Listening, Provider, Service
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
@@ -46,6 +47,7 @@ SERVICE_COLUMNS = (
     Column("secret", "True if a secret belongs to the service, which is not shown"),
     Column("check", "Result of its health checks: passing, doubtful or failing; absent if it is not checked"),
     Column("reason", "Reason of that result"),
+    Column("remark", "Reason for which its address does not serve every client; absent without one"),
 )
 
 LOAD_COLUMNS = (
@@ -158,6 +160,9 @@ def service_row(registry: IRegistry, service: Service, here: str = "") -> Row:
     if check is not None and check.state is not CheckState.UNTESTED:
         about["check"] = check.state.value
         about["reason"] = check.reason
+    remark = hostport_remark(service.hostport) if service.provider != BROKER else ""
+    if remark:
+        about["remark"] = remark
     if here:
         about |= _holder(registry.provider(service.provider), here)
     return about

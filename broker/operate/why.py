@@ -14,7 +14,7 @@ from broker.access.rights import RegistryReading
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
-from broker.core.model import BROKER, CheckState, Policy, Provider, Service
+from broker.core.model import BROKER, CheckState, Kind, Policy, Provider, Service
 from broker.operate.broker_tables import provider_row, service_row, shows_provider
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, array, members, moment, streamed
@@ -29,6 +29,10 @@ PIECE = 100
 
 MAX_ENTRIES = 10_000
 """Entries that are explained of one name: more than an operator reads."""
+
+
+SEARCHED = 2_000
+"""Ends of services that are searched for that of a name without any: under a millisecond."""
 
 
 @attrs.frozen
@@ -147,7 +151,7 @@ class Explainer:
         if check is None:
             return "not checked"
         if check.state is CheckState.UNTESTED:
-            return check.reason
+            return f"untested: {check.reason}"
         policy = self._registry.policy_of(service)
         shown = {Policy.SHOW: "", Policy.LAST: "; it comes last in finds", Policy.HIDE: "; it is left out of finds"}
         return f"{check.state.value} for {self._clock.seconds() - check.since:.0f} s: {check.reason}{shown[policy]}"
@@ -197,7 +201,7 @@ def endpoints(
         if not RegistryReading.of(call.grants).shows(name):
             raise Problem(403, "this user may not find services of that name", Reason.FORBIDDEN)
         if not registry.protocols(name, restored=True):
-            raise Problem(404, f"there is no service {name[:80]!r}", Reason.NO_SUCH_SERVICE)
+            raise Problem(404, f"there is no service {name[:80]!r}{_ended(registry, name)}", Reason.NO_SUCH_SERVICE)
         return streamed(_object({"name": name}, "entries", explainer.entries(name)))
 
     def provider(call: Call) -> Response:
@@ -229,6 +233,27 @@ def endpoints(
             answer=ProviderAbout,
         ),
     ]
+
+
+ENDS = {
+    "withdrawn": "it was withdrawn",
+    "left": "its connection ended",
+    "expired": "it was silent for too long",
+}
+"""Reasons of the ends of services, as sentences."""
+
+
+def _ended(registry: IRegistry, name: str) -> str:
+    """Return the end of the last instance of a name, by the recent events; empty if they have none."""
+    for change in reversed(registry.recent((Kind.WITHDRAWN,), SEARCHED)):
+        service = change.subject
+        if isinstance(service, Service) and service.name == name:
+            why = ENDS.get(change.why, change.why)
+            return (
+                f" now: the last one, {service.hostport} of provider {service.provider}, ended at {moment(change.at)}, "
+                f"since {why}"
+            )
+    return ""
 
 
 def _provider(

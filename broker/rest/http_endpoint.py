@@ -25,6 +25,7 @@ from broker.access.rights import EVERYTHING, Grants
 from broker.core.errors import Reason
 from broker.rest.messages import Request, Response, Stream
 from broker.rest.problem import Problem
+from broker.validation import sentence
 
 Answer = Response | Stream | Deferred[Any]
 """The result of a handler; a Deferred fires with one of the others, or fails with a `Problem` or a `Refusal`."""
@@ -174,8 +175,10 @@ def _unknown(kind: str, name: str, known: Mapping[str, bool]) -> Problem:
 def _converted(values: dict[str, Any], type_: type[T], strict: bool) -> T:
     try:
         result = msgspec.convert(values, type_, strict=strict)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise Problem(400, str(error).replace("`", "").replace("$.", "")) from None
+    except msgspec.ValidationError as error:
+        raise Problem(400, sentence(error)) from None
+    except RecursionError:
+        raise Problem(400, "the value is nested too deeply") from None
     for field in attrs.fields(type_):  # type: ignore[arg-type]
         value = getattr(result, field.name)
         if isinstance(value, float) and not math.isfinite(value):

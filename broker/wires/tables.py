@@ -146,13 +146,13 @@ class Scan:
     """
 
     def __init__(self, view: AnyView, selection: Selection, reading: RegistryReading) -> None:
-        known = {column.name for column in view.columns}
+        known = [column.name for column in view.columns]
         sort = selection.sort or view.order
         self._column = sort.removeprefix("-")
         self._descending = sort.startswith("-")
         for column in (*([self._column] if sort else []), *(name for name, _ in selection.where)):
             if column not in known:
-                raise Refusal(Reason.PARAMETER, f"{view.name} has no column {column[:40]!r}")
+                raise Refusal(Reason.PARAMETER, f"{view.name} has no column {column[:40]!r}, but {', '.join(known)}")
         self.total = 0
         self._view = view
         self._selection = selection

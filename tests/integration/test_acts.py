@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.integration.http_api import ask
 from tests.integration.mtl_peers import ends_in_order, peers_of
 from tests.integration.test_access import USERS
 from tests.integration.test_access_keys_and_http import basic
-from tests.patience import until, written
+from tests.patience import PATIENCE, until, written
 
 CONFIG = """\
 [http]
@@ -200,6 +202,28 @@ def test_a_call_is_answered_by_a_worker(daemon: Daemon) -> None:
         assert why.startswith("the request failed: ")
         late = refused(daemon, "call", service="echo", seconds=0.2)
         assert late == (503, "no reply came within 0.2 s")
+
+
+def test_a_program_is_started_when_its_service_is_there(daemon: Daemon) -> None:
+    command = [sys.executable, "-m", "broker.brokerctl", "--url", f"http://127.0.0.1:{daemon.http_port()}", "wait"]
+    program = ["sh", "-c", "echo $LATE_COMER_ADDRESS $LATE_COMER_PORT"]
+    waiting = subprocess.Popen([*command, "late-comer", "--", *program], stdout=subprocess.PIPE, text=True)
+    late = subprocess.run([*command, "nobody", "--within", "0.1"], capture_output=True, text=True, timeout=PATIENCE)
+    assert (late.returncode, late.stderr) == (4, "brokerctl: no service is called nobody after 0.1 s\n")
+    status, answer = ask(daemon, "PUT", "/v1/services/late-comer/1", {"hostport": "127.0.0.1:7", "ttl": 60})
+    assert status == 201
+    assert "loopback" in answer["warnings"][0]
+    assert waiting.communicate(timeout=PATIENCE)[0] == "127.0.0.1:7 7\n"
+
+
+def test_why_of_a_service_that_has_ended_says_when_and_why(daemon: Daemon) -> None:
+    assert ask(daemon, "PUT", "/v1/services/ended/1", {"hostport": "192.0.2.1:7", "ttl": 60})[0] == 201
+    assert ask(daemon, "DELETE", "/v1/services/ended/1")[0] == 204
+    status, problem = ask(daemon, "GET", "/v1/why/ended")
+    assert status == 404
+    assert "there is no service 'ended' now: the last one, 192.0.2.1:7 of provider " in problem["detail"]
+    assert problem["detail"].endswith("since it was withdrawn")
+    assert ask(daemon, "GET", "/v1/why/never")[1]["detail"] == "there is no service 'never'"
 
 
 RIGHTS = """

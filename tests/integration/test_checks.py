@@ -324,9 +324,9 @@ def test_addresses_that_are_refused_are_counted_and_explained(tmp_path: Path) ->
             reasons["probe"] = reasons["own"]
             for name, (_, reason) in reasons.items():
                 deadline = time.monotonic() + PATIENCE
-                while (check := call("GET", f"{api}/why/{name}")["entries"][0]["check"]) != reason:
+                while (check := call("GET", f"{api}/why/{name}")["entries"][0]["check"]) != f"untested: {reason}":
                     assert time.monotonic() < deadline, check
-                    assert check in ("not checked", "not checked yet")
+                    assert check in ("not checked", "untested: not checked yet")
                     time.sleep(0.05)
         rows = {row["hostport"]: row for row in call("GET", f"{api}/views/broker/checks")["rows"]}
         assert all(rows[hostport]["reason"] == reason for hostport, reason in (reasons["own"], reasons["meta"]))

@@ -218,7 +218,7 @@ def at_the_console(control: Operations, log: Log, access: Access | None = None) 
         ("trace peer 10.0.0.7 60", "trace of 10.0.0.7: 60 s left, 0 lines, 0 left out"),
         ("trace 10.0.0.7 off", "error: there is no trace of this address"),
         ("say context-inn Hello", "error: say is an action of the wire director, which is not open"),
-        ("say Hello", "error: say: Object missing required field text; not so, but: say TARGET TEXT... [context=...]"),
+        ("say Hello", "error: say: text is missing; not so, but: say TARGET TEXT... [context=...]"),
         ("disconnect elko 10.0.0.7:1", "error: there is no wire 'elko', but none"),
         ("withdraw 7", "error: there is no such provider"),
         ("reload now", "error: reload: not so, but: reload"),

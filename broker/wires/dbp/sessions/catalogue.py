@@ -155,7 +155,9 @@ class Catalogue:
         if old is not None and old.contract and not same_host(old.address, address):
             raise Refusal(Reason.NAME_TAKEN, f"the name {name} is in use by a service at another address")
         if old is None and len(self._entries) >= dbp.services:
-            raise Refusal(Reason.LIMIT, f"there are {dbp.services} services already, and no more are taken")
+            raise Refusal(
+                Reason.LIMIT, f"there are {dbp.services} services already (dbp.services), and no more are taken"
+            )
         self._permit(name)
         if not restored:
             self._fit(address, len(info), 0 if old is None else len(old.info))

@@ -336,9 +336,14 @@ class Instances:
     def _check_room(self, owner: str, before: Instance | None) -> None:
         http = self.http
         if before is None and len(self._all) >= http.services:
-            raise Refusal(Reason.LIMIT, f"{http.services} instances are registered by HTTP, which is the limit")
+            raise Refusal(
+                Reason.LIMIT, f"{http.services} instances are registered by HTTP, which is the limit (http.services)"
+            )
         if http.services_per_user and self._by_owner[owner] >= http.services_per_user:
-            raise Refusal(Reason.LIMIT, f"{owner} has {http.services_per_user} instances, which is the limit")
+            raise Refusal(
+                Reason.LIMIT,
+                f"{owner} has {http.services_per_user} instances, which is the limit (http.services_per_user)",
+            )
 
     def _replace(self, known: Instance, offer: Offer) -> None:
         """Renew an instance with another offer, or the same."""

@@ -12,6 +12,7 @@ from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
+from broker.core.hostports import hostport_remark
 from broker.core.model import DESCRIPTIONS, MAX_COUNT, LoadDetails, load_details
 from broker.rest.http_endpoint import Answer, Call, Endpoint, path_of
 from broker.rest.messages import Response
@@ -80,13 +81,15 @@ class Renewed:
 
 class Registered(msgspec.Struct, frozen=True, omit_defaults=True):
     """A registered instance. ``owner_token`` permits its requests from another address, by the header Owner-Token.
-    ``revision``, in a cluster and with ``consistent``: a find with it as ``after`` has the instance, at any broker."""
+    ``revision``, in a cluster and with ``consistent``: a find with it as ``after`` has the instance, at any broker.
+    ``warnings`` are remarks on its address, such as one that clients on other hosts do not reach."""
 
     provider: int
     ttl: float
     expires: str
     owner_token: str
     revision: str | None = None
+    warnings: list[str] = []
 
 
 OWNER_TOKEN = {
@@ -160,10 +163,12 @@ class RegistrationEndpoints:
         made, new = self._instances.put(name, instance, call.principal, offer, _token(call))
         self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
+        remark = hostport_remark(body.hostport)
+        warnings = [f"hostport {body.hostport}: {remark}"] if remark else []
         headers = [("Location", here)] if new else []
 
         def answer(revision: str) -> Response:
-            about = Registered(*self._terms(made), made.token, revision or None)
+            about = Registered(*self._terms(made), made.token, revision or None, warnings)
             return Response(201 if new else 200, msgspec.json.encode(about), headers=headers)
 
         return self._members.written().addCallback(answer) if call.query.consistent else answer("")

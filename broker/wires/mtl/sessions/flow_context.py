@@ -124,7 +124,7 @@ class DataLeases:
         if self._of_session[session] >= bounds.leases:
             raise Refusal(Reason.LIMIT, f"a session may have {bounds.leases} data leases, and no more")
         if user and self._of_user[user] >= config.flows:
-            raise Refusal(Reason.LIMIT, f"a user may have {config.flows} data leases, and no more")
+            raise Refusal(Reason.LIMIT, f"a user may have {config.flows} data leases (mtl.flows), and no more")
         if len(self._unused) >= bounds.max_unused:
             self._expire(next(iter(self._unused.values())))
         token = secrets.token_urlsafe(TOKEN_BYTES)
