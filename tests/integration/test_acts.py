@@ -161,19 +161,16 @@ def test_a_queue_of_another_virtual_host_is_another_queue(daemon: Daemon) -> Non
 
 def test_a_message_reaches_subscribers_of_the_wire_and_over_http(daemon: Daemon) -> None:
     url = f"http://127.0.0.1:{daemon.http_port()}"
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(ctl("--url", url, "sub", "news", "-n", "2", "--json")))
-    thread.start()
+    command = [sys.executable, "-m", "broker.brokerctl", "--url", url]
+    sub = subprocess.Popen([*command, "sub", "news", "-n", "2", "--json"], stdout=subprocess.PIPE, text=True)
     with peers_of(daemon) as peers:
         reader = peers.reader("topic", "news", confirm="none")
         until(lambda: act(daemon, "publish", topic="news", text="first")["subscribers"] == 2)
         assert ctl("--url", url, "pub", "news", "second", "one").exit_code == 0
         assert {content.body for content in reader.contents(2)} >= {b"first"}
-        thread.join()
-    [result] = results
-    assert result.exit_code == 0, result.output
-    texts = [json.loads(line)["text"] for line in result.stdout.splitlines()]
+    texts = [json.loads(line)["text"] for line in sub.communicate(timeout=PATIENCE)[0].splitlines()]
     assert texts[0] == "first"
+    assert (len(texts), sub.returncode) == (2, 0)
     assert refused(daemon, "publish", topic="elkobroker.services", text="")[0] == 403
     assert ask(daemon, "GET", "/v1/topics/elkobroker.services/messages")[0] == 403
 

@@ -135,7 +135,7 @@ def test_the_table_shows_the_actions_that_the_user_may_do() -> None:
     rows = json.loads(content(answer))["actions"]
     assert [row["name"] for row in rows] == ["drain", "move", "withdraw"], "withdraw: for some names"
     assert rows[0]["schema"]["properties"]["deadline"]["maximum"] == 86_400
-    assert rows[1]["schema"]["required"] == ["provider"]
+    assert rows[2]["schema"]["required"] == ["provider"]
 
 
 def test_the_document_of_the_api_has_each_action_once() -> None:

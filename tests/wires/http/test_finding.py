@@ -112,7 +112,7 @@ def test_prometheus_discovers_targets(http: HttpFarm) -> None:
     offer(http, "bank", "192.0.2.1:80", label="b")
     offer(http, "bank", "[::1]:80", protocol="http")
     offer(http, "post", "host.example:81")
-    offer(http, "post", "somewhere else")
+    offer(http, "post", "somewhere")
     offer(http, "post", "h:82", auth=Auth("password", "x"))
     found = http.ask("GET", "/v1/discovery/prometheus").json
     assert [each["targets"] for each in found] == [["192.0.2.1:80"], ["[::1]:80"], ["host.example:81"]]
