@@ -128,6 +128,8 @@ class Recorder:
         self._scheduled = False
         """True from the first mark until the disk's thread finds no more, or its failure has been processed."""
         self._stopped: Deferred[None] | None = None
+        self._taken = (BROKER, 0)
+        """The provider that was marked last, and the revision of the registry then."""
         self._watch = registry.watch(self._changed, _STORED, own=True)
         try:
             store.reserve(self._mark)
@@ -248,8 +250,12 @@ class Recorder:
 
     def _changed(self, change: Change) -> None:
         id = change.provider
-        if id == BROKER:
+        # The changes of one act are heard after all of them: to copy the services of the provider for each one would
+        # take quadratic time.
+        taken = (id, self._registry.revision)
+        if id == BROKER or taken == self._taken:
             return
+        self._taken = taken
         value = self._registry.provider(id)
         if value is not None and value.broker:
             value = None  # it has ended here, and is found as if another broker held it

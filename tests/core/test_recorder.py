@@ -62,6 +62,16 @@ class UnreliableStore(Store):
         super().close(next_provider)
 
 
+class CountingRegistry(Registry):
+    """The registry, which counts the copies of providers that it makes."""
+
+    copies = 0
+
+    def provider(self, provider: int) -> Provider | None:
+        self.copies += 1
+        return super().provider(provider)
+
+
 class Run:
     """One run of a broker's core on a state directory."""
 
@@ -78,7 +88,7 @@ class Run:
             snapshot = self.store.look()
         self.snapshot = snapshot
         restored = Restored(snapshot.providers, GRACE, self.clock, lambda ids: self.recorder.forget(ids))
-        self.registry = Registry(self.clock, lambda: self.recorder.next_id(), restored)
+        self.registry = CountingRegistry(self.clock, lambda: self.recorder.next_id(), restored)
         self.recorder = Recorder(
             self.registry,
             self.store,
@@ -149,6 +159,15 @@ class RecorderTests(SynchronousTestCase):
     def remembered(self, run: Run) -> dict[int, list[str]]:
         """Return the names of the services that would be read after a kill, by provider."""
         return {p.id: [s.name for s in p.services] for p in self.after_a_kill(run).providers}
+
+    def test_one_act_copies_its_provider_once(self) -> None:
+        run = self.run_
+        provider = run.join(*(f"s{n}" for n in range(100)))
+        assert run.registry.copies <= 2, "of the join and of the offer"
+        run.registry.withdraw(provider, [f"s{n}" for n in range(98)])
+        assert run.registry.copies <= 3
+        run.flush()
+        assert self.remembered(run) == {provider: ["s98", "s99"]}
 
     # ids of a start
 

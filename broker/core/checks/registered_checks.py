@@ -155,8 +155,9 @@ class RegisteredChecks:
         self._providers: dict[int, dict[int, _CheckedService]] = {}
         """By provider and the `id` of the service, which is kept alive by the entry."""
         for provider in self._own():
+            local = is_local(provider.address)
             for service in provider.services:
-                self._add(service)
+                self._add(service, self._question(service, provider.wire, local))
         self._reports = MissedReports(leases, self._missed)
         self._loads = registry.watch_loads(self._reported, own=True)
         self._watch = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED), own=True)
@@ -205,16 +206,17 @@ class RegisteredChecks:
                 continue
             checked = self._providers.get(number, {})
             left -= len(provider.services)
+            local = is_local(provider.address)
             for service in provider.services:
                 subject = checked.get(id(service))
                 before = None if subject is None or subject.target is None else subject.target.question
-                if before != self._question(service):
+                question = self._question(service, provider.wire, local)
+                if before != question:
                     self._drop(number, id(service))
-                    self._add(service)
+                    self._add(service, question)
         self._looking = self._clock.callLater(0, self._look) if self._due else None
 
-    def _add(self, service: Service) -> None:
-        question = self._question(service)
+    def _add(self, service: Service, question: Question | None) -> None:
         if question is None:
             return
         subject = _CheckedService(self._registry, service)
@@ -262,15 +264,14 @@ class RegisteredChecks:
                 checked[id(service)] = subject
                 return
 
-    def _question(self, service: Service) -> Question | None:
-        known = None if service.provider == BROKER else self._registry.wire_and_label(service.provider)
-        if known is None:
+    def _question(self, service: Service, wire: str, local: bool) -> Question | None:
+        """Return the question for a service of a provider on that wire; None if it is not checked. ``local``: the
+        provider is on this machine."""
+        if service.provider == BROKER:
             return None
-        wire = known[0]
         rule = self._schedule.settings.rule_for(service.name, service.protocol, wire, self._schedule.asker.pings)
         if rule is None:
             return None
         if rule.kind is CheckKind.PING:
             return Question(rule, wire, service.provider)
-        provider = self._registry.provider(service.provider)
-        return Question(rule, hostport=service.hostport, local=provider is not None and is_local(provider.address))
+        return Question(rule, hostport=service.hostport, local=local)
