@@ -14,13 +14,13 @@ import attrs
 
 from bench import harness, machine
 from bench.harness import Figure, figure_table, table
-from bench.robust import dns_attacks, elko_attacks, http_attacks, links, measure, zmtp_attacks, zmtp_hellos
+from bench.robust import dns_attacks, elko_attacks, http_attacks, links, logins, measure, zmtp_attacks, zmtp_hellos
 from bench.robust.swarm import SOURCES
 from bench.traffic import Stuck
 
 DOORS = [*elko_attacks.DOORS, *http_attacks.DOORS, *zmtp_attacks.DOORS, *dns_attacks.DOORS]
 
-SCENARIOS = {**zmtp_hellos.SCENARIOS, **links.SCENARIOS}
+SCENARIOS = {**zmtp_hellos.SCENARIOS, **links.SCENARIOS, **logins.SCENARIOS}
 """Rows that are not an attack by a swarm: each has figures of its own."""
 
 

@@ -8,6 +8,8 @@ Rules:
 - A password that was right a short while ago is not checked again: HTTP has it in every request, and a farm with one
   user comes back at once. Only right ones are kept, as a keyed BLAKE2 digest: neither a password nor a digest that
   another process could compare is in memory.
+- Logins by one name and password have one check, while it waits and runs: a thousand servers with one user neither wait
+  for a thousand checks nor fill the queue.
 - An entry counts while its verifier is one of the user's, and no longer than `LIFETIME`.
 - In the queue for threads, the names that have logged in from an address take turns with the other names there.
 
@@ -38,6 +40,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -49,7 +52,16 @@ from twisted.python.failure import Failure
 
 from broker import small_file
 from broker.access.identity import network_of
-from broker.access.passwords import MAX_USER, PasswordChecks, PasswordVerifier, is_usable, is_user, matching
+from broker.access.passwords import (
+    MAX_USER,
+    Checked,
+    PasswordChecks,
+    PasswordVerifier,
+    SameLogins,
+    is_usable,
+    is_user,
+    matching,
+)
 from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.rates import ADDRESSES, Rates
@@ -294,19 +306,27 @@ Verifiers = Callable[[], Sequence[PasswordVerifier]]
 """Returns the verifiers of one user at present, none for an unknown user."""
 
 
+EACH_TURN = 20
+"""Attempts with one check that are answered in one turn of the reactor: some 2 ms of logins."""
+
+Later = Callable[[Callable[[], object]], object]
+"""Calls a function in the next turn of the reactor."""
+
+
 class PasswordLogins:
     """Checks of passwords. ``seconds`` returns the time of a clock, in seconds."""
 
-    def __init__(self, gate: LoginGate, checks: PasswordChecks, seconds: Callable[[], float]) -> None:
+    def __init__(self, gate: LoginGate, checks: PasswordChecks, seconds: Callable[[], float], later: Later) -> None:
+        self._later = later
         self._gate = gate
         self._checks = checks
         self._seconds = seconds
         self._secret = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, tuple[PasswordVerifier, float]] = OrderedDict()
+        self._checking: dict[bytes, SameLogins] = {}
+        """Checks that wait or run, by digest."""
 
-    def verify(
-        self, name: str, password: str, address: str, verifiers: Verifiers, work: int
-    ) -> Deferred[PasswordVerifier | None]:
+    def verify(self, name: str, password: str, address: str, verifiers: Verifiers, work: int) -> Deferred[Checked]:
         """Return a Deferred of the verifier that the password fits; of None if it is wrong.
 
         ``work`` is `broker.access.passwords.work_of` of all users of that kind. The Deferred fails with
@@ -317,26 +337,59 @@ class PasswordLogins:
         password = password if is_usable(password) else ""  # no verifier has it; the work is that of any wrong one
         digest = self._digest(name, password)
 
-        def begin() -> Callable[[list[PasswordVerifier]], PasswordVerifier | None]:
-            attempt = self._gate.begin(address, name)
-
-            def settle(fitting: list[PasswordVerifier]) -> PasswordVerifier | None:
-                # The users may have changed during the check.
-                present = verifiers()
-                verifier = next((each for each in fitting if each in present), None)
-                return verifier if verifier is None else self._right(digest, verifier, attempt)
-
-            return settle
-
+        begin = partial(self._gate.begin, address, name)
         try:
             self._gate.admit(address, name)
             verifier = self._find(digest, verifiers())
             if verifier is not None:
-                return succeed(self._right(digest, verifier, self._gate.begin(address, name)))
+                return succeed(self._right(digest, verifier, begin()))
+            same = self._checking.get(digest)
+            if same is not None:
+                return same.join(begin)
+            same = SameLogins()
+            login = same.join(begin)
             turn = (network_of(address), self._gate.knows(address, name))
-            return self._checks.run(matching, verifiers(), password, work, turn=turn, begin=begin)
+            begins = partial(self._begin, same, digest, verifiers)
+            same.check = self._checks.run(matching, verifiers(), password, work, turn=turn, begin=begins)
         except Refusal as refusal:
             return fail(refusal)
+        self._checking[digest] = same
+        same.check.addBoth(self._checked, same, digest)
+        return login
+
+    def _begin(
+        self, same: SameLogins, digest: bytes, verifiers: Verifiers
+    ) -> Callable[[list[PasswordVerifier]], Checked]:
+        attempt = same.begin()
+
+        def settle(fitting: list[PasswordVerifier]) -> Checked:
+            # The users may have changed during the check.
+            present = verifiers()
+            verifier = next((each for each in fitting if each in present), None)
+            return verifier if verifier is None else self._right(digest, verifier, attempt)
+
+        return settle
+
+    def _checked(self, result: Checked | Failure, same: SameLogins, digest: bytes) -> None:
+        self._checking.pop(digest, None)
+        self._answer(result, same, digest)
+
+    def _answer(self, result: Checked | Failure, same: SameLogins, digest: bytes) -> None:
+        """Answer logins, some in each turn. Each but the one of the check counts for itself, as one after it would."""
+        for _ in range(EACH_TURN):
+            if not same.waiting:
+                return
+            login = same.waiting.popleft()
+            try:
+                if login is not same.leader and not isinstance(result, Failure):
+                    attempt = login.begin()
+                    if result is not None:
+                        self._right(digest, result, attempt)
+            except Refusal as refusal:
+                login.done.errback(refusal)
+            else:
+                login.done.callback(result)
+        self._later(partial(self._answer, result, same, digest))
 
     def _right(self, digest: bytes, verifier: PasswordVerifier, attempt: Attempt) -> PasswordVerifier:
         attempt.right()
@@ -385,8 +438,9 @@ class Logins:
         seconds: Callable[[], float],
         in_thread: Callable[..., Deferred[Any]],
         requests: RequestLimits | None = None,
+        later: Later = lambda call: call(),
     ) -> Logins:
         """Return new limits. ``seconds`` is the time of a clock; ``in_thread`` is as in `PasswordChecks`."""
         gate = LoginGate(seconds)
-        passwords = PasswordLogins(gate, PasswordChecks(in_thread), seconds)
+        passwords = PasswordLogins(gate, PasswordChecks(in_thread), seconds, later)
         return cls(gate, passwords, unlimited() if requests is None else requests)

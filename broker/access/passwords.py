@@ -305,3 +305,49 @@ class PasswordChecks:
                 check.done.callback(result)
 
         maybeDeferred(self._in_thread, check.function, *check.arguments).addBoth(ended)
+
+
+Checked = PasswordVerifier | None
+"""Outcome of a check: the verifier that the password fits, None if it is wrong."""
+
+
+@attrs.define(eq=False)
+class _Login:
+    """An attempt that has no outcome yet. ``begin`` admits it at the gate, for its address and name."""
+
+    begin: Callable[[], Any]
+    done: Deferred[Checked]
+
+
+class SameLogins:
+    """Logins by one name and password, which have one ``check``: a farm that comes back makes them at once. They are as
+    many as sessions at most."""
+
+    def __init__(self) -> None:
+        self.check: Deferred[Checked] | None = None
+        self.waiting: deque[_Login] = deque()
+        self.leader: _Login | None = None
+        """The login that the check counts for, once it has begun."""
+
+    def join(self, begin: Callable[[], Any]) -> Deferred[Checked]:
+        """Return a Deferred of the outcome. It may be cancelled: the last one cancels the check."""
+
+        def leave(_: object) -> None:
+            self.waiting.remove(login)
+            if not self.waiting and self.check is not None:
+                self.check.cancel()
+
+        login = _Login(begin, Deferred(leave))
+        self.waiting.append(login)
+        return login.done
+
+    def begin(self) -> Any:
+        """Begin the check for the first login that the gate admits, and refuse those before it. Raises `Refusal`."""
+        while True:
+            self.leader = self.waiting[0]
+            try:
+                return self.leader.begin()
+            except Refusal as refusal:
+                if len(self.waiting) == 1:
+                    raise
+                self.waiting.popleft().done.errback(refusal)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -305,7 +306,7 @@ def open_access(
     threads = Worker(reactor, "passwords", CHECKS)
     requests = RequestLimits(Rates(reactor.seconds), Rates(reactor.seconds))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
-    logins = Logins.open(reactor.seconds, threads.run, requests)
+    logins = Logins.open(reactor.seconds, threads.run, requests, partial(reactor.callLater, 0))
     access: AnonymousAccess | UsersAccess = AnonymousAccess()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, read, logins, counters.count)

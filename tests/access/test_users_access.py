@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
@@ -209,13 +209,83 @@ def test_attempts_at_once_are_no_more_guesses_than_one_after_the_other(tmp_path:
         return later.addCallback(lambda _: function(*arguments))
 
     rig = Rig(tmp_path / "users.toml", in_thread)
-    attempts = [rig.login("ann", "guess") for _ in range(50)] + [rig.login("ann", "pencil")]
+    attempts = [rig.login("ann", f"guess {number}") for number in range(50)] + [rig.login("ann", "pencil")]
     checked = 0
     while waiting:
         waiting.pop(0)()
         checked += 1
     assert checked == GUESSES
     assert [reason(each) for each in attempts[GUESSES:]] == [Reason.TOO_MANY_GUESSES] * (51 - GUESSES)
+
+
+class Slow(Rig):
+    """Access whose threads take their time: `work` lets the first one end."""
+
+    def __init__(self, path: Path) -> None:
+        self.waiting: list[Deferred[Any]] = []
+        super().__init__(path, self._begin)
+
+    def _begin(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        self.waiting.append(Deferred())
+        return self.waiting[-1].addCallback(lambda _: function(*arguments))
+
+    def work(self) -> None:
+        self.waiting.pop(0).callback(None)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Slow:
+    return Slow(tmp_path / "users.toml")
+
+
+def test_a_thousand_servers_with_one_password_have_one_check(slow: Slow) -> None:
+    servers = [slow.login("ann", "pencil") for _ in range(1_000)]
+    elsewhere = slow.login("ann", "pencil", THERE)
+    slow.work()
+    assert slow.waiting == []
+    assert [each[0].name for each in [*servers, elsewhere]] == ["ann"] * 1_001
+    assert [each[0].address for each in [*servers, elsewhere]] == [HERE] * 1_000 + [THERE]
+    assert slow.counts["access_logins.password"] == 1_001
+
+
+def test_servers_of_an_address_that_guesses_hold_up_no_others_with_the_same_password(slow: Slow) -> None:
+    guesses = [slow.login("ann", f"guess {number}") for number in range(CHECKS)]
+    here = [slow.login("ann", "pencil") for _ in range(3)]
+    there = slow.login("ann", "pencil", THERE)
+    for number in range(GUESSES):
+        slow.login("ann", f"more {number}")
+    while slow.waiting:
+        slow.work()
+    assert [reason(each) for each in guesses] == [Reason.WRONG_CREDENTIALS] * CHECKS
+    assert there[0].name == "ann"
+    assert all(isinstance(each[0], Principal) or reason(each) is Reason.TOO_MANY_GUESSES for each in here)
+
+
+def test_one_wrong_password_at_once_counts_as_often_as_it_came(slow: Slow) -> None:
+    servers = [slow.login("ann", "guess") for _ in range(50)]
+    slow.work()
+    assert slow.waiting == []
+    assert [reason(each) for each in servers[:GUESSES]] == [Reason.WRONG_CREDENTIALS] * GUESSES
+    assert [reason(each) for each in servers[GUESSES:]] == [Reason.TOO_MANY_GUESSES] * (50 - GUESSES)
+    assert reason(slow.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
+
+
+def test_a_server_that_goes_takes_the_check_of_others_along_only_as_the_last_one(slow: Slow) -> None:
+    results: list[Any] = []
+    logins = [slow.access.by_password("ann", "pencil", HERE) for _ in range(4)]
+    for login in logins:
+        login.addBoth(results.append)
+    logins[0].cancel()
+    logins[2].cancel()
+    slow.work()
+    assert [getattr(each, "name", None) for each in results] == [None, None, "ann", "ann"]
+    for login in [slow.access.by_password("bob", "crayon", HERE) for _ in range(2)]:
+        login.addErrback(lambda failure: failure.trap(CancelledError))
+        login.cancel()
+    late = slow.login("bob", "crayon")
+    while slow.waiting:
+        slow.work()
+    assert late[0].name == "bob"
 
 
 def test_names_of_any_length_leave_nothing_behind(rig: Rig) -> None:
