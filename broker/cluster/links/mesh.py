@@ -46,8 +46,8 @@ from broker.core.interfaces import ILeases, IWait
 from broker.core.place_table import Pool
 from broker.net.listeners import CannotListen
 from broker.net.refusal_log import RefusalLog
+from broker.net.router.backlog import BacklogLimits
 from broker.net.router.router import KeyGate
-from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import CurveClient
 from broker.net.zmtp.frames import FrameLimits

@@ -4,7 +4,7 @@ Invariants: a message is encoded once for any number of receivers, and their que
 it is sealed for each receiver.
 
 `send_all` and `send_each` repeat the same loop. A common one would cost a call for each receiver, about a tenth of the
-cost of a delivery. `broker.net.router.router_peer.Backlog` has the limits.
+cost of a delivery. `broker.net.router.backlog` has the limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.memory_budget import MemoryBudget
 from broker.net.connection_states import BLOCKED
 from broker.net.peer_interfaces import NUMBER, N, Part, R, Sent
-from broker.net.router.router_peer import APART, LARGE, Backlog, Identities, RouterPeer
+from broker.net.router.backlog import LARGE, Backlog
+from broker.net.router.router_peer import APART, Identities, RouterPeer
 from broker.net.scheduler import TURN, Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import begin, message, pieces

@@ -31,17 +31,9 @@ from broker.net.connection_limits import ConnectionLimits, RouterLimits
 from broker.net.connection_states import BLOCKED
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.refusal_log import RefusalLog
+from broker.net.router.backlog import ANSWERS, LARGE, Backlog, BacklogLimits
 from broker.net.router.fan_out import FanOut, FlushOrder
-from broker.net.router.router_peer import (
-    ANSWERS,
-    APART,
-    GENERATED,
-    LARGE,
-    Backlog,
-    BacklogLimits,
-    Identities,
-    RouterPeer,
-)
+from broker.net.router.router_peer import APART, GENERATED, Identities, RouterPeer
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import FrameLimits, pieces

@@ -31,8 +31,8 @@ from broker.core.place_table import Pool
 from broker.net.connection_limits import RouterLimits
 from broker.net.listeners import bound, close_now, listen, occupancy
 from broker.net.refusal_log import RefusalLog
+from broker.net.router.backlog import BacklogLimits
 from broker.net.router.router import KeyGate, Router
-from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import Cookies, CurveServer, Security
 from broker.net.zmtp.curve_frames import Sealing

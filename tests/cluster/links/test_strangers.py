@@ -16,7 +16,7 @@ from broker.cluster.links.link_messages import HELLO, LIMITS, REFUSED, SILENCE, 
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Reason
 from broker.net.listeners import CannotListen
-from broker.net.router.router_peer import BACKLOG
+from broker.net.router.backlog import BACKLOG
 from tests.cluster.links.rig import FalseMember, LinksRig, Node
 from tests.net.router.rig import BULKY, KERNEL, Pair
 from tests.net.waiting import until

@@ -22,8 +22,8 @@ from broker.core.memory_budget import BY_ALL, MemoryBudget, MemoryLimits
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.peer_interfaces import Sender, Sent
 from broker.net.refusal_log import Counters, RefusalLog
+from broker.net.router.backlog import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.router.router import AllowList, Claim, KeyGate, Router
-from broker.net.router.router_peer import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.frames import FrameLimits

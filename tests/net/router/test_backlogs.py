@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.net.peer_interfaces import Sent
-from broker.net.router.router_peer import ANSWERS, BACKLOG, LARGE
+from broker.net.router.backlog import ANSWERS, BACKLOG, LARGE
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers
 from tests.net.waiting import until

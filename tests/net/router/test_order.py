@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.net.peer_interfaces import Sent
 from broker.net.router import router_peer as peers
-from broker.net.router.router_peer import LARGE
+from broker.net.router.backlog import LARGE
 from broker.net.zmtp.curve_frames import OVERHEAD
 from broker.net.zmtp.frames import SHORT
 from tests.net.router.rig import BULKY, Rig, Server, Speaker, To

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.net.peer_interfaces import NUMBER, Sent
-from broker.net.router.router_peer import LARGE
+from broker.net.router.backlog import LARGE
 from tests.net.router.rig import BULKY, MEBIBYTE, Rig, To, numbers
 from tests.net.waiting import until
 
