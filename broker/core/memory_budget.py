@@ -163,6 +163,8 @@ class MemoryBudget:
         self._seconds = seconds
         self._peak = 0
         self._evicting = False
+        self._grown: dict[str, _Account] = {}
+        """Accounts that have grown since they were compared with the limits."""
         self._shares: Counter[Share] = Counter()
         self._accounts: dict[str, _Account] = {}
         self._places: dict[Share, dict[Consumer, tuple[str, bool]]] = {share: {} for share in Share}
@@ -211,8 +213,12 @@ class MemoryBudget:
         part.put(consumer, size, self._seconds(), another)
         grown = size - before
         self._add(account, share, stranger, grown)
-        # The refusal of an evicted consumer is output itself: the loop of the first eviction goes on.
-        if grown > 0 and not self._evicting:
+        if grown <= 0:
+            return
+        self._grown[host] = account
+        # What an evicted consumer causes to be held, as its refusal, is left to the loop of the first eviction.
+        while self._grown and not self._evicting:
+            _, account = self._grown.popitem()
             limits = self.limits
             while account.held > limits.address and self._evict(account, "for this address"):
                 pass

@@ -144,6 +144,14 @@ def _registrations(number: int, size: Size) -> Iterator[bytes]:
         yield message(b"", b"UwU", b"1795246621.0", json.dumps(about).encode())
 
 
+def _changing_lists(number: int, size: Size) -> Iterator[bytes]:
+    """A service that stays, and requests for the list of all, which has changed since the last connection's."""
+    yield dealer(0)
+    about = {"name": f"changing{number}", "function": "x" * (INFO - 100), "ip": "127.0.0.1", "port": 1}
+    yield message(b"", b"UwU", b"1795246621.0", json.dumps(about).encode())
+    yield from _many(message(b"", b"u_U", b"1795246621.0", b""), size)
+
+
 def _long_frame(number: int, size: Size) -> Iterator[bytes]:
     yield dealer(0)
     yield b"\x02" + (size.sent + 1).to_bytes(8, "big")
@@ -429,6 +437,7 @@ def _line(number: int, size: Size) -> Iterator[bytes]:
 
 ATTACKS = {
     "dbp-lists": Attack("dbp", _list_requests),
+    "dbp-changing-lists": Attack("dbp", _changing_lists),
     "dbp-names": Attack("dbp", _named_requests),
     "dbp-services": Attack("dbp", _registrations),
     "dbp-frame": Attack("dbp", _long_frame),

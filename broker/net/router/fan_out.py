@@ -18,8 +18,8 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.memory_budget import MemoryBudget
 from broker.net.connection_states import BLOCKED
 from broker.net.peer_interfaces import NUMBER, N, Part, R, Sent
-from broker.net.router.backlog import LARGE, Backlog
-from broker.net.router.router_peer import APART, Identities, RouterPeer
+from broker.net.router.backlog import APART, LARGE, Backlog
+from broker.net.router.router_peer import Identities, RouterPeer
 from broker.net.scheduler import TURN, Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import begin, message, pieces
@@ -148,10 +148,9 @@ class FanOut:
             data = message(frames)
         else:
             data, body = pieces(frames)
-        size = len(data) + len(body)
-        portion = size // max(1, len(receivers))
+        size, number = len(data) + len(body), len(receivers)
         failed = []
-        fanned = self._order.fanned
+        fanned, backlog = self._order.fanned, self._backlog
         # A large message is written before the next one is queued.
         brink = self._backlog.limits.messages if size < LARGE else 1
         find = self._peers.get
@@ -165,11 +164,12 @@ class FanOut:
                 fanned.append(peer)
             elif len(out) >= brink or peer.output is BLOCKED:
                 # A full peer stays full until it has read half: so a slow peer costs each fan-out one check only.
-                if peer.full or not self._backlog.has_room(peer, portion, 0):
+                if peer.full or not backlog.has_room(peer, backlog.cost(data, number) + backlog.cost(body, number), 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:  # `has_room` wrote the queue
                     fanned.append(peer)
+                backlog.queued(peer, data, body)
             out.append(data)
             if body:
                 out.append(body)
@@ -205,13 +205,10 @@ class FanOut:
             size = len(head) + NUMBER + len(tail) + length
             self._around = before, after, length, head, tail, size
         apart = length >= APART
-        portion = size
-        if apart:
-            portion = size - length + length // max(1, len(receivers))
-        else:
+        if not apart:
             tail += body
         failed = []
-        fanned = self._order.fanned
+        fanned, backlog = self._order.fanned, self._backlog
         brink = self._backlog.limits.messages if size < LARGE else 1
         find = self._peers.get
         for receiver in receivers:
@@ -225,11 +222,14 @@ class FanOut:
                 fanned.append(peer)
             elif len(out) >= brink or peer.output is BLOCKED:
                 # A full peer stays full until it has read half: so a slow peer costs each fan-out one check only.
-                if peer.full or not self._backlog.has_room(peer, portion, 0):
+                cost = size - length + backlog.cost(body) if apart else size
+                if peer.full or not backlog.has_room(peer, cost, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:
                     fanned.append(peer)
+                if apart:
+                    backlog.queued(peer, body)
             out.append(head + _pack(sequence) + tail)
             if apart:
                 out.append(body)
@@ -275,7 +275,10 @@ class FanOut:
         for receiver, peer in ready:
             if not peer.out:
                 fanned.append(peer)
-            peer.out.append(sealed.pop())
+            message = sealed.pop()
+            peer.out.append(message)
+            if peer.output is BLOCKED:
+                self._backlog.queued(peer, message)
             receiver.sent = now
         if large:
             for _, peer in ready:

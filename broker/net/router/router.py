@@ -31,9 +31,9 @@ from broker.net.connection_limits import ConnectionLimits, RouterLimits
 from broker.net.connection_states import BLOCKED
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.refusal_log import RefusalLog
-from broker.net.router.backlog import ANSWERS, LARGE, Backlog, BacklogLimits
+from broker.net.router.backlog import ANSWERS, APART, LARGE, Backlog, BacklogLimits
 from broker.net.router.fan_out import FanOut, FlushOrder
-from broker.net.router.router_peer import APART, GENERATED, Identities, RouterPeer
+from broker.net.router.router_peer import GENERATED, Identities, RouterPeer
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import FrameLimits, pieces
@@ -308,10 +308,11 @@ class Router(ConnectionFactory):
         """Queue octets that answer a peer's input, behind its queued output. ``body`` is queued without a copy."""
         out = peer.out
         brink = 1 if body else self._high_water
-        if (peer.output is BLOCKED or len(out) >= brink) and not self._backlog.has_room(
-            peer, len(data) + len(body), ANSWERS
-        ):
-            return Sent.FULL
+        if peer.output is BLOCKED or len(out) >= brink:
+            backlog = self._backlog
+            if not backlog.has_room(peer, backlog.cost(data) + backlog.cost(body), ANSWERS):
+                return Sent.FULL
+            backlog.queued(peer, data, body)
         if not peer.replied:
             peer.replied = True
             peer.ahead = len(out)
@@ -323,6 +324,10 @@ class Router(ConnectionFactory):
             out.append(body)
             peer.bodies += 1
         return Sent.SENT
+
+    def discarded(self, peer: RouterPeer) -> None:
+        """Account for a peer whose queue is discarded."""
+        self._backlog.forget(peer)
 
     def blocked(self, peer: RouterPeer) -> None:
         """Account for a peer that stopped reading."""
@@ -349,20 +354,24 @@ class Router(ConnectionFactory):
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
-        out = peer.out
-        if (peer.output is BLOCKED or len(out) >= self._high_water) and not self._backlog.has_room(
-            peer, sum(map(len, frames)), 0
-        ):
-            return Sent.FULL
+        out, backlog = peer.out, self._backlog
+        apart = self._sealing is None and len(frames[-1]) >= APART
+        if peer.output is BLOCKED or len(out) >= self._high_water:
+            size = sum(map(len, frames))
+            if not backlog.has_room(peer, size - len(frames[-1]) + backlog.cost(frames[-1]) if apart else size, 0):
+                return Sent.FULL
         if not out:
             self.order.fanned.append(peer)
             if not self.order.scheduled:
                 self.order.soon()
-        if self._sealing is None and len(frames[-1]) >= APART:
-            out += pieces(frames)
+        if apart:
+            queued: tuple[bytes, ...] = pieces(frames)
             peer.bodies += 1
         else:
-            out.append(peer.encoder.message(frames))
+            queued = (peer.encoder.message(frames),)
+        out += queued
+        if peer.output is BLOCKED:
+            backlog.queued(peer, *queued)
         return Sent.SENT
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:

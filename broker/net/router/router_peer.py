@@ -24,20 +24,18 @@ from twisted.python.failure import Failure
 from broker import curve_keys
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT
-from broker.net.connection import CHEAP, UNWATCHED, StreamConnection
+from broker.net.connection import CHEAP, NOT_READING, UNWATCHED, StreamConnection
 from broker.net.connection_output import BATCH
 from broker.net.connection_states import BLOCKED
 from broker.net.epoll_streams import await_room, nothing_waits, send_now
 from broker.net.peer_interfaces import Sender, Sent
+from broker.net.router.backlog import APART, Pieces
 from broker.net.scheduled_input import Seen
 from broker.net.zmtp.frames import IDENTITY, SOCKET_TYPE, Command, Encoder, Fault, ZmtpError
 from broker.net.zmtp.machine import Claim, Output
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router
-
-APART = 4_096
-"""Bytes from which a last frame is queued as a piece of its own, without a copy."""
 
 PIECES = 512
 """Pieces in one call of the kernel, which takes at most 1,024."""
@@ -80,6 +78,8 @@ class RouterPeer(StreamConnection):
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
     """Bytes of output, counted while the peer does not read."""
+    pieces: Pieces = {}  # noqa: RUF012
+    """Pieces of ``out`` that are counted, while the peer does not read. The empty one is replaced, not changed."""
     unweighed = 0
     """Messages queued since the last exact weighing; see `Backlog`."""
     unfinished = False
@@ -258,6 +258,11 @@ class RouterPeer(StreamConnection):
         if reply:
             self.out.append(reply)
         self.close()
+
+    def not_reading(self, refusal: Refusal = NOT_READING) -> None:
+        """See `StreamConnection`."""
+        self.factory.discarded(self)
+        super().not_reading(refusal)
 
     def too_slow(self) -> None:
         """Handle the handshake deadline. A refused claim was counted and logged before."""

@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.net.peer_interfaces import Sent
-from broker.net.router.backlog import ANSWERS, BACKLOG, LARGE
+from broker.net.router.backlog import ANSWERS, APART, BACKLOG, LARGE
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers
 from tests.net.waiting import until
@@ -188,6 +188,34 @@ class Backlogs(Rig):
             self.assertTrue(self.form or not failed)
         held = server.router.memory.held
         self.assertTrue(10 * MEBIBYTE < held <= BACKLOG, held)
+
+    async def test_what_slow_peers_share_counts_until_the_last_of_them_has_read_it_or_left(self) -> None:
+        if self.form:
+            return  # with CURVE, a message is sealed for each peer
+        for size, count in ((MEBIBYTE, 30), (2 * LARGE, 240), (1_000, 30_000)):
+            await self.shared(size, count)
+
+    async def shared(self, size: int, count: int) -> None:
+        """Let peers share so many messages of that size, and read or leave one after the other."""
+        server = self.serve(all_sizes=8 * BACKLOG, high_water=count)
+        names = [b"%d" % number for number in range(6)]
+        peers = [await self.known(server, name) for name in names]
+        for number in range(count):
+            failed = server.router.send_all([To(name) for name in names], [b"", b"%d" % number, bytes(size)], 1.0)
+            self.assertEqual(failed, [])
+        memory = server.router.memory
+        await until(lambda: memory.held > size * count // 2)
+        held = memory.held
+        await peers[0].receive(count)
+        peers.pop(0).close()
+        while peers:
+            await until(lambda: server.open == len(peers))
+            # The parts of short messages are counted again for one peer at a time.
+            least = 0.9 if size >= APART or len(peers) == 1 else 0.6
+            self.assertTrue(least < memory.held / held < 1.1, f"{memory.held} of {held} bytes, {len(peers)} peers")
+            peers.pop(0).close()
+        await until(lambda: server.open == 0)
+        self.assertEqual(memory.held, 0)
 
     async def test_bytes_do_not_count_any_more_when_they_are_read_or_their_connection_ends(self) -> None:
         server = self.serve(all_sizes=2 * BACKLOG)
