@@ -27,6 +27,17 @@ def close_frame(ws: WSConnection | Connection, code: int, text: str = "") -> byt
     return ws.send(CloseConnection(code, text[:MAX_CLOSE_TEXT] or None))
 
 
+def end(ws: WSConnection | Connection) -> None:
+    """Free the parser of a connection that has ended, which takes no more input.
+
+    It is a generator that refers to its own object: without its end, the connection would wait for a full garbage
+    collection, of which there are few.
+    """
+    connection = ws.connection if isinstance(ws, WSConnection) else ws
+    if connection is not None:
+        connection._proto._parse_more.close()
+
+
 def ping_frame(ws: WSConnection | Connection) -> bytes:
     """Return a ping frame; empty unless the connection is open."""
     return ws.send(Ping()) if ws.state is ConnectionState.OPEN else b""

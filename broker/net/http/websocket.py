@@ -24,7 +24,7 @@ from wsproto.utilities import ProtocolError, RemoteProtocolError
 
 from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
-from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
+from broker.net.websockets import PING_EVERY, breach, close_frame, end, ping_frame
 from broker.rest.messages import Stream
 from broker.rest.problem import Problem
 
@@ -184,6 +184,7 @@ class WebSocket(StreamOutlet):
         """The connection is lost, or the stream ends."""
         self._factory.pings.discard(self)
         super().lost()
+        end(self.ws)
 
     def ping(self) -> None:
         """Send a ping after a quiet period."""

@@ -42,7 +42,7 @@ from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.proxies import PROXY_FIELDS
 from broker.net.refusal_log import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
-from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
+from broker.net.websockets import PING_EVERY, breach, close_frame, end, ping_frame
 from broker.wires.elko.codec.blocks import END
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
@@ -219,6 +219,7 @@ class WebSocket:
         if self.ws.state is ConnectionState.OPEN:
             code = CloseReason.GOING_AWAY if self._line.factory.stopping else self._code
             self._line.transport.write(close_frame(self.ws, code))
+        end(self.ws)
 
     # events
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+import weakref
 from typing import Any
 
 import pytest
 from twisted.logger import capturedLogs
+from wsproto import ConnectionType
+from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.frame_protocol import FrameProtocol
 
 from broker.core.errors import Reason
 from broker.core.memory_budget import BY_ADDRESS
 from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
-from broker.net.websockets import PING_EVERY
+from broker.net.websockets import PING_EVERY, end
 from broker.wires.elko.transports.elko_websocket import WebSocket
 from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.net.holders import Holding
@@ -419,3 +425,37 @@ def test_the_client_of_a_trusted_proxy_counts_by_its_own_address() -> None:
     elsewhere = WebLink(hub, host="203.0.113.5", X_Forwarded_For="198.51.100.9")
     assert elsewhere.take() == ["accepted"]
     assert "203.0.113.5" in {each.host for each in hub.factory.connections}
+
+
+# memory
+
+
+def test_a_connection_that_has_ended_is_freed_without_a_garbage_collection() -> None:
+    gc.disable()
+    try:
+        ws = Connection(ConnectionType.SERVER)
+        ws.receive_data(masked(0x81, b"say here"))
+        assert [event.data for event in ws.events() if isinstance(event, TextMessage)] == ["say here"]
+        parser = weakref.ref(ws._proto)
+        end(ws)
+        del ws
+        assert parser() is None
+    finally:
+        gc.enable()
+
+
+def running() -> int:
+    """Return the number of the server's parsers that wait for input."""
+    parsers = (each for each in gc.get_objects() if type(each) is FrameProtocol and not each.client)
+    return sum(inspect.getgeneratorstate(each._parse_more) != inspect.GEN_CLOSED for each in parsers)
+
+
+def test_a_connection_ends_its_parser(hub: WordHub) -> None:
+    gc.collect()
+    before = running()
+    link = opened(hub)
+    link.say("hello")
+    assert running() == before + 1
+    link.link.lose()
+    assert hub.words() == ["hello"]
+    assert running() == before
