@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import time
 
@@ -82,6 +83,24 @@ class ElkoPeer(Good):
     def __init__(self, port: int, role: str = "broker") -> None:
         super().__init__(traffic.connect(port), messages.PING.replace(b'"broker"', f'"{role}"'.encode()))
         self.say(messages.auth("good", role) + self.asked)
+
+
+class TlsPeer(Good):
+    """Lines over TLS."""
+
+    def __init__(self, port: int) -> None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.tls = context.wrap_socket(traffic.connect(port))
+        super().__init__(self.tls)
+        self.say(messages.auth("good") + self.asked)
+
+    def read(self, sock: socket.socket) -> bool:
+        """Read what has come, what is decrypted already included."""
+        going_on = super().read(sock)
+        while going_on and self.tls.pending():
+            going_on = super().read(sock)
+        return going_on
 
 
 class WebPeer(Good):

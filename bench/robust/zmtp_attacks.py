@@ -15,13 +15,20 @@ from bench.robust.measure import Door
 from bench.robust.swarm import Attack, forever, swarm
 from bench.zmtp import COMMAND, GREETING, LARGE, MORE, Frames, frame
 from broker.core.memory_budget import BY_ALL
+from broker.core.model import INFO_COPIES
 
 BESIDE = 48 * MIB
 """Bytes by which the broker may grow beside its budget: a thousand connections, buffers that grow, what the allocator
 keeps. Unfinished frames took 10 and 21 MiB more than the budget."""
 
+INFO = 15_900
+"""Bytes of the description of a service: nearly the most that DBP takes."""
+
 LONG = 1_000_000
 """Bytes of a long frame, which every wire takes."""
+
+LISTED = 1_000 * INFO_COPIES * (INFO + 1_000)
+"""Bytes of the services of `unread_lists`, which stay."""
 
 DESCRIPTORS, HOLDERS = 512, 400
 """Descriptors that the broker may have, and the connections that take them all."""
@@ -94,7 +101,7 @@ def _same(pieces: Callable[[int], Iterator[bytes]]) -> Callable[[str], Attack]:
 def unread_lists(number: int) -> Iterator[bytes]:
     """A DBP service of 16 kB that asks for the list of all, again and again."""
     head, body = dbp_peers.registration(number)[:3], dbp_peers.registration(number)[3]
-    yield OPENING + dbp_peers.encoded([*head, body[:-1] + b', "padding": "' + b"x" * 16_000 + b'"}'])
+    yield OPENING + dbp_peers.encoded([*head, body[:-1] + b', "padding": "' + b"x" * INFO + b'"}'])
     yield from repeat(dbp_peers.encoded(dbp_peers.request("")) * 200)
 
 
@@ -121,6 +128,7 @@ DOORS = [
         "lists of services of 16 kB that are not read",
         partial(swarm, Attack(unread_lists, reads=False)),
         bound=BY_ALL + BESIDE,
+        stored=LISTED,
     ),
     *(
         Door(
