@@ -110,7 +110,7 @@ class Record:
 def write_record(record: Record, body: BytesIO, offsets: dict[bytes, int]) -> None:
     """Append a record to a message. ``body`` is the message without its header, ``offsets`` has the places of names
     that are in the message already, to which names of owners are compressed."""
-    data = rdata(record.data)
+    data = _last_soa(record.data) if record.data.type == SOA else rdata(record.data)
     at = offsets.get(record.owner)
     if at is None:
         dns.Name(record.owner).encode(body, offsets)
@@ -125,6 +125,10 @@ def rdata(data: Data) -> bytes:
     body = BytesIO()
     _payload(data).encode(body)
     return body.getvalue()
+
+
+_last_soa = lru_cache(maxsize=1)(rdata.__wrapped__)
+"""The same for a SOA: its serial changes with the registry, so that older ones are not asked for again."""
 
 
 def _payload(data: Data) -> dns.IEncodableRecord:
