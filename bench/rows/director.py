@@ -55,7 +55,7 @@ class Sink:
     def __init__(self) -> None:
         self.heard = 0
 
-    def hear(self, news: object) -> None:
+    def receive(self, news: object) -> None:
         self.heard += 1
 
 
@@ -114,7 +114,7 @@ class Bare:
     def _answer(self, context: str, user: str) -> Granted:
         link, hostport = self._contexts[context]
         token = str(secrets.randbits(128))
-        link.hear(DoReserve(context, user, token))
+        link.receive(DoReserve(context, user, token))
         return Granted(context, hostport, token)
 
 

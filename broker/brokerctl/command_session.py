@@ -127,22 +127,22 @@ class Commands(click.Group):
             result = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
             code = result if isinstance(result, int) else Exit.OK
         except Failure as failure:
-            code = _told(str(failure), failure.code)
+            code = _reported(str(failure), failure.code)
         except click.ClickException as error:
             code = _shown(error)
         except (click.Abort, KeyboardInterrupt):
-            code = _told("interrupted", Exit.INTERRUPTED)
+            code = _reported("interrupted", Exit.INTERRUPTED)
         except Interrupted as interrupted:
             code = 128 + interrupted.number
         except (_ClosedPipe, BrokenPipeError):
             code = Exit.BROKEN_PIPE
         except OSError as error:
-            code = _told(_sentence(error), Exit.FAILED)
+            code = _reported(_sentence(error), Exit.FAILED)
         unwritten = stream_failure("stdout")
         if code == Exit.BROKEN_PIPE or isinstance(unwritten, BrokenPipeError):
             code = Exit.BROKEN_PIPE
         elif unwritten is not None and code == Exit.OK:
-            code = _told(_sentence(unwritten), Exit.FAILED)
+            code = _reported(_sentence(unwritten), Exit.FAILED)
         discard_output(*(name for name in ("stdout", "stderr") if stream_failure(name) is not None))
         sys.exit(int(code))
 
@@ -153,7 +153,7 @@ def _sentence(error: OSError) -> str:
     return f"{what}: {(error.strerror or str(error)).lower()}"
 
 
-def _told(sentence: str, code: int) -> int:
+def _reported(sentence: str, code: int) -> int:
     try:
         click.echo(f"brokerctl: {clean(sentence)}", err=True)
     except BrokenPipeError:

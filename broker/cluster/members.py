@@ -56,7 +56,7 @@ class Members:
         """Take note that this member holds its name under an instance; links identify it by that."""
         if instance != self._here.instance:
             self._here = self.value(instance)
-            self._tell(self._here.name, self._here)
+            self._notify(self._here.name, self._here)
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> bool:
         """Set the endpoints of this member, and whether it drains. Returns whether that is a change."""
@@ -65,7 +65,7 @@ class Members:
         changed = new != self._here
         self._here = new
         if changed:
-            self._tell(new.name, new)
+            self._notify(new.name, new)
         return changed
 
     @property
@@ -116,13 +116,13 @@ class Members:
                 del self._known[name]
             else:
                 self._known[name] = now
-            self._tell(name, now)
+            self._notify(name, now)
 
     def reconcile(self) -> None:
         """Take note of another table."""
         self.touched({**self._known, **self._shared.table.members})
 
-    def _tell(self, name: str, member: Member | None) -> None:
+    def _notify(self, name: str, member: Member | None) -> None:
         for callback in tuple(self._callbacks.values()):
             try:
                 callback(name, member)  # type: ignore[operator]

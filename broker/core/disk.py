@@ -147,7 +147,7 @@ class DiskErrors:
         self._expected = expected
         self._begins = begins
         self._ends = ends
-        self._told = False
+        self._logged = False
         self._ended: float | None = None
         self.failures = 0
         """Consecutive failures up to now."""
@@ -166,8 +166,8 @@ class DiskErrors:
         self.failures += 1
         self.errors += 1
         self.why = str(failure.value)
-        if not self._told and self._is_time():
-            self._told = True
+        if not self._logged and self._is_time():
+            self._logged = True
             if failure.check(self._expected):
                 self._log.error(self._begins, why=failure.value, most=RETRY_SECONDS_MOST)
             else:
@@ -176,8 +176,8 @@ class DiskErrors:
 
     def over(self) -> None:
         """Record a success: the failures are over."""
-        if self._told:
-            self._told = False
+        if self._logged:
+            self._logged = False
             self._ended = self._clock.seconds()
             self._log.info(self._ends, failures=self.failures)
         self.failures = 0

@@ -221,15 +221,16 @@ class IRegistry(Interface):
         cluster.
         """
 
-    def watch_loads(told: Callable[[int, float, LoadDetails | None], None], own: bool = ...) -> IWait:
-        """Call ``told`` with a provider, its load and the details at each report, in order with all changes, until
+    def watch_loads(on_report: Callable[[int, float, LoadDetails | None], None], own: bool = ...) -> IWait:
+        """Call ``on_report`` with a provider, its load and the details at each report, in order with all changes, until
         cancelled. ``own``: see `watch`.
 
         Equivalent to `watch` of LOAD at a third of the cost, for consumers of every load.
         """
 
-    def watch_beats(told: Callable[[int, float | None], None]) -> IWait:
-        """Call ``told`` at each heartbeat with the provider and the time that it sent, until cancelled. See `beat`.
+    def watch_beats(on_report: Callable[[int, float | None], None]) -> IWait:
+        """Call ``on_report`` at each heartbeat with the provider and the time that it sent, until cancelled. See
+        `beat`.
 
         The call comes before `beat` returns, and so possibly before queued notifications of earlier changes.
         """

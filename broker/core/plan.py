@@ -394,9 +394,9 @@ class PlanFile:
         )
         for watcher in tuple(self._watchers):
             for change in changed:
-                self._tell(watcher, change)
+                self._notify(watcher, change)
 
-    def _tell(self, watcher: _Watcher, change: PlanChange) -> None:
+    def _notify(self, watcher: _Watcher, change: PlanChange) -> None:
         if watcher not in self._watchers:
             return
         try:

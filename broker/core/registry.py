@@ -163,7 +163,7 @@ class Registry:
             member.payer = ServicePayer(self._memory, payer)
         self._members[member.id] = member
         self._ids.append(member.id)
-        self._tell([self._watches.record(Kind.JOINED, member.id, member.label)])
+        self._notify([self._watches.record(Kind.JOINED, member.id, member.label)])
         return member.id
 
     def relabel(self, provider: int, label: str) -> None:
@@ -181,7 +181,7 @@ class Registry:
             member.payer.end()
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, member.label, why))
-        self._tell(changes)
+        self._notify(changes)
 
     def provider(self, provider: int) -> Provider | None:
         member = self._members.get(provider)
@@ -280,7 +280,7 @@ class Registry:
         gone = [service for service in own.services if service not in services]
         kept = [service for service in own.services if service in services]
         own.services = kept
-        self._tell(self._remove(BROKER, gone))
+        self._notify(self._remove(BROKER, gone))
         self._add(own, [service for service in services if service not in kept])
 
     def withdraw(self, provider: int, names: Iterable[str]) -> None:
@@ -293,7 +293,7 @@ class Registry:
         member.services = [service for service in member.services if service.name not in unwanted]
         if member.payer is not None:
             member.payer.give(gone)
-        self._tell(self._remove(provider, gone))
+        self._notify(self._remove(provider, gone))
 
     def amend(self, service: Service) -> None:
         member = self._members.get(service.provider)
@@ -313,7 +313,7 @@ class Registry:
             if member.payer is not None:
                 member.payer.exchange(old, new)
             own[place] = new
-            self._tell([self._exchange(old, new)])
+            self._notify([self._exchange(old, new)])
 
     def find(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
@@ -390,7 +390,7 @@ class Registry:
             # Each connection that offers a service has one.
             self._checks[id(service)] = check
             return
-        self._tell(self._judge(same, service, check, policy))
+        self._notify(self._judge(same, service, check, policy))
 
     def doubt(self, provider: int, reason: str | None) -> None:
         member = self._members.get(provider)
@@ -405,12 +405,12 @@ class Registry:
         for service, known in zip(member.services, before, strict=True):
             same = self._index[service.name, service.protocol]
             changes += self._rejudge(same, service, known, same.judgement(service))
-        self._tell(changes)
+        self._notify(changes)
 
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
         self._panic = share
-        self._tell([change for same in list(self._judged) for change in self._settle(same)])
+        self._notify([change for same in list(self._judged) for change in self._settle(same)])
 
     # loads
 
@@ -467,11 +467,11 @@ class Registry:
     ) -> IWait:
         return self._watches.add(changed, kinds, own)
 
-    def watch_loads(self, told: Callable[[int, float, LoadDetails | None], None], own: bool = False) -> IWait:
-        return self._watches.add_for_loads(told, own)
+    def watch_loads(self, on_report: Callable[[int, float, LoadDetails | None], None], own: bool = False) -> IWait:
+        return self._watches.add_for_loads(on_report, own)
 
-    def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
-        return self._watches.add_for_beats(told)
+    def watch_beats(self, on_report: Callable[[int, float | None], None]) -> IWait:
+        return self._watches.add_for_beats(on_report)
 
     def changes_since(
         self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind), most: int | None = None
@@ -491,7 +491,7 @@ class Registry:
         member.heard = self._clock.seconds()
         # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
         self._restored.returned(member.id, member.label, member.wire, services)
-        self._tell(changes)
+        self._notify(changes)
 
     def _enter(self, services: Sequence[Service]) -> list[Change]:
         """Put services into the index. Returns the change of each, with the changes of health checks that follow it."""
@@ -517,7 +517,7 @@ class Registry:
             self._checks[id(new)] = check
         return self._watches.record(Kind.AMENDED, new.provider, new)
 
-    def _tell(self, changes: Sequence[Change]) -> None:
+    def _notify(self, changes: Sequence[Change]) -> None:
         self._queue(changes)
         self._notifier.deliver()
 

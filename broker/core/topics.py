@@ -106,7 +106,7 @@ class Topics:
             self._name_bytes += len(topic)
             self._entries[topic] = _Entry(topic, {outlet: {subscriber: None}}, 0, payer)
             self.subscriptions += 1
-            self._tell_owner(topic, True)
+            self._notify_owner(topic, True)
             if outlet is not self._remote:
                 self._interest(topic, True)
             return topic
@@ -135,7 +135,7 @@ class Topics:
             del self._entries[topic]
             self._name_bytes -= len(topic)
             self._memory.store(entry.payer, -TOPIC_BYTES - len(topic))
-            self._tell_owner(topic, False)
+            self._notify_owner(topic, False)
 
     def _changeable(self, entry: _Entry) -> _Entry:
         """Return the entry that may be changed: this one, or a copy in its place while it is being delivered."""
@@ -214,9 +214,9 @@ class Topics:
         assert topic not in self._own
         self._own[topic] = wanted
         if topic in self._entries:
-            self._tell_owner(topic, True)
+            self._notify_owner(topic, True)
 
-    def _tell_owner(self, topic: bytes, on: bool) -> None:
+    def _notify_owner(self, topic: bytes, on: bool) -> None:
         """Notify the owner of one of the broker's own topics of the first subscriber or of the loss of the last one."""
         wanted = self._own.get(topic)
         if wanted is None:

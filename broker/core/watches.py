@@ -34,7 +34,7 @@ from broker.wall_clock import wall
 class Listener(Protocol):
     """Receiver of notifications."""
 
-    def hear(self, news: Any) -> None:
+    def receive(self, news: Any) -> None:
         """Process one notification. No-op once the listener is cancelled."""
 
 
@@ -66,7 +66,7 @@ class Notifier:
             listeners, news = queue.popleft()
             for listener in listeners:
                 try:
-                    listener.hear(news)
+                    listener.receive(news)
                 except Exception:
                     # Log the type only: the notification itself may contain a password.
                     self.log.failure("a listener of the registry failed on a {news}", news=type(news).__name__)
@@ -105,12 +105,12 @@ class Watch:
     ) -> None:
         self._tables = tables
         self._kinds = kinds
-        self.hear = changed
+        self.receive = changed
         """Callback for changes of these kinds."""
 
     def cancel(self) -> None:
         # The notifier may still hold this watcher in its queue, so the callback becomes a no-op too.
-        self.hear = _ignore
+        self.receive = _ignore
         for table in self._tables:
             for kind in self._kinds:
                 table[kind] = tuple(watch for watch in table[kind] if watch is not self)
@@ -129,25 +129,25 @@ class ReportWatch:
 
     log = Logger()
 
-    def __init__(self, told: Callable[..., None], remove: Callable[[ReportWatch], None]) -> None:
-        self._told: Callable[..., None] | None = told
+    def __init__(self, on_report: Callable[..., None], remove: Callable[[ReportWatch], None]) -> None:
+        self._on_report: Callable[..., None] | None = on_report
         self._remove = remove
 
-    def hear(self, news: tuple[Any, ...]) -> None:
+    def receive(self, news: tuple[Any, ...]) -> None:
         """Deliver a report of a provider."""
-        if self._told is not None:
-            self._told(*news)
+        if self._on_report is not None:
+            self._on_report(*news)
 
     def report(self, provider: int, value: Any) -> None:
         """Deliver a report outside of the notifier's queue. An exception in the watcher is logged here."""
         try:
-            if self._told is not None:
-                self._told(provider, value)
+            if self._on_report is not None:
+                self._on_report(provider, value)
         except Exception:
             self.log.failure("a watcher of the registry failed on a heartbeat")
 
     def cancel(self) -> None:
-        self._told = None
+        self._on_report = None
         self._remove(self)
 
 
@@ -248,26 +248,28 @@ class Watches:
                 table[kind] += (watch,)
         return watch
 
-    def add_for_loads(self, told: Callable[[int, float, LoadDetails | None], None], own: bool = False) -> ReportWatch:
+    def add_for_loads(
+        self, on_report: Callable[[int, float, LoadDetails | None], None], own: bool = False
+    ) -> ReportWatch:
         """Add a watcher of loads; see `IRegistry.watch_loads`."""
 
         def remove(watch: ReportWatch) -> None:
             self.load_watchers = tuple(each for each in self.load_watchers if each is not watch)
             self._load_watchers_of_all = tuple(each for each in self._load_watchers_of_all if each is not watch)
 
-        watch = ReportWatch(told, remove)
+        watch = ReportWatch(on_report, remove)
         self.load_watchers += (watch,)
         if not own:
             self._load_watchers_of_all += (watch,)
         return watch
 
-    def add_for_beats(self, told: Callable[[int, float | None], None]) -> ReportWatch:
+    def add_for_beats(self, on_report: Callable[[int, float | None], None]) -> ReportWatch:
         """Add a watcher of heartbeats; see `IRegistry.watch_beats`."""
 
         def remove(watch: ReportWatch) -> None:
             self.beat_watchers = tuple(each for each in self.beat_watchers if each is not watch)
 
-        watch = ReportWatch(told, remove)
+        watch = ReportWatch(on_report, remove)
         self.beat_watchers += (watch,)
         return watch
 
@@ -355,7 +357,7 @@ class Wait:
         self._offered: Callable[[Service], None] | None = offered
         self._timer: IDelayedCall | None = None
 
-    def hear(self, service: Service) -> None:
+    def receive(self, service: Service) -> None:
         """Deliver a service of that name. No-op once cancelled."""
         if self._offered is not None:
             self._offered(service)

@@ -233,7 +233,7 @@ class Journal:
         """Number of steps back of the clock."""
         self._mended = 0
         """Records of which a text was changed. Counted by the thread."""
-        self._mended_told = 0
+        self._mended_logged = 0
         """Those of them that are in the log already."""
         self._writing = _disk_errors(clock, "the metrics journal cannot be written: records are lost")
         self._sealing = _disk_errors(clock, "a segment of the metrics journal cannot be sealed")
@@ -315,7 +315,7 @@ class Journal:
         self._queue.insert(0, self._alive("start"))
         self._synced_at = wall(self._clock)
         self._timers.after(FLUSH_SECONDS, self._flush)
-        self._timers.after(ALIVE_SECONDS, self._tell_alive)
+        self._timers.after(ALIVE_SECONDS, self._record_alive)
         self._timers.after(RETAIN_SECONDS, self._retain)
         self._go_on()
 
@@ -359,8 +359,8 @@ class Journal:
     def _alive(self, why: str | None = None) -> Record:
         return Record(self.now(), "alive", BROKER_WIRE, why=why)
 
-    def _tell_alive(self) -> None:
-        self._timers.after(ALIVE_SECONDS, self._tell_alive)
+    def _record_alive(self) -> None:
+        self._timers.after(ALIVE_SECONDS, self._record_alive)
         self.put(self._alive())
 
     def _flush(self) -> None:
@@ -403,7 +403,7 @@ class Journal:
         # Writing comes first: records wait in a bounded queue, and sealed files can wait.
         if JournalWork.WRITE in self._due:
             self._due.discard(JournalWork.WRITE)
-            if self._queue or self._untold or self._segments.unsynced or self._segments.due(wall(self._clock)):
+            if self._queue or self._unreported or self._segments.unsynced or self._segments.due(wall(self._clock)):
                 return self._write
             self._timers.after(FLUSH_SECONDS, self._flush)
         if self._is_seal_due():
@@ -414,7 +414,7 @@ class Journal:
         return JournalWork.SEAL in self._due and bool(self._segments.waiting)
 
     @property
-    def _untold(self) -> int:
+    def _unreported(self) -> int:
         """The number of losses that no ``drop`` record in a file reports. Valid while the thread is idle."""
         return self._next_seq - 1 - self._segments.last_seq + self._turned_away
 
@@ -477,7 +477,7 @@ class Journal:
 
         def done() -> None:
             self._writing.over()
-            self._tell_mended()
+            self._log_mended()
             self._timers.after(FLUSH_SECONDS, self._flush)
             if last:
                 self._change(JournalEvent.WRITTEN)
@@ -488,7 +488,7 @@ class Journal:
             if stopping:
                 self._tries -= 1
                 if not self._tries:
-                    _log.error("{count} records of the metrics journal are lost by the stop", count=self._untold)
+                    _log.error("{count} records of the metrics journal are lost by the stop", count=self._unreported)
                     self._change(JournalEvent.WRITTEN)
             self._timers.after(self._writing.add(failure), self._flush)
 
@@ -506,10 +506,10 @@ class Journal:
         self._turned_away = 0
         self._lost_to = "disk" if failing else "queue"
 
-    def _tell_mended(self) -> None:
-        new = self._mended - self._mended_told
+    def _log_mended(self) -> None:
+        new = self._mended - self._mended_logged
         if new and self._logged.due("mended"):
-            self._mended_told = self._mended
+            self._mended_logged = self._mended
             _log.warn(
                 "{count} records of the metrics journal had texts that are not valid Unicode: these were changed",
                 count=new,

@@ -200,8 +200,8 @@ class JournalFeed:
         for watch in self._watches:
             watch.cancel()
         for provider in self._waiting:
-            self._tell_load(self._loads.get(provider))
-            self._tell_beat(self._beats.get(provider))
+            self._record_load(self._loads.get(provider))
+            self._record_beat(self._beats.get(provider))
         self._waiting.clear()
 
     def catch_up(self) -> None:
@@ -210,9 +210,9 @@ class JournalFeed:
         for provider in list(self._waiting):
             loads, beats = self._loads.get(provider), self._beats.get(provider)
             if _has_turn(loads, ts):
-                self._tell_load(loads)
+                self._record_load(loads)
             if _has_turn(beats, ts):
-                self._tell_beat(beats)
+                self._record_beat(beats)
             if not (_waits(loads) or _waits(beats)):
                 del self._waiting[provider]
 
@@ -358,7 +358,7 @@ class JournalFeed:
         reports.waiting = (ts, value, before + 1)
         self._waiting[provider] = None
 
-    def _tell_load(self, loads: _Reports | None) -> None:
+    def _record_load(self, loads: _Reports | None) -> None:
         if loads is not None and loads.waiting is not None:
             records = loads.records or self._load_records(loads)
             ts, load, coalesced = _turn(loads, loads.waiting)
@@ -367,7 +367,7 @@ class JournalFeed:
                 made = replace(record, ts=ts, load=load, coalesced=coalesced)
                 self._put(made if details is None else with_details(made, details))
 
-    def _tell_beat(self, beats: _Reports | None) -> None:
+    def _record_beat(self, beats: _Reports | None) -> None:
         if beats is not None and beats.waiting is not None:
             records = beats.records or self._beat_records(beats)
             ts, sent, coalesced = _turn(beats, beats.waiting)

@@ -317,15 +317,15 @@ class _Output:
         """Count lines that are not logged."""
         self._dropped += lines
         if self._dropped and self._report is None:
-            self._report = self._clock.callLater(1, self._tell)
+            self._report = self._clock.callLater(1, self._notify)
 
     def ended(self) -> None:
         """Report dropped lines at the end of the output."""
         if self._report is not None:
             self._report.cancel()
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._report = None
         self._log.warn(
             "{dropped} lines more, not logged (at most {most} a second are)",

@@ -95,7 +95,7 @@ class UdpSocket:
         self._unsent: Counter[str] = Counter()
         self._dropped: int | None = None
         """None if the kernel does not report drops."""
-        self._told = 0
+        self._drops_logged = 0
         """The kernel's drop counter at the last read."""
         self._logged: LogLimit[str] = LogLimit(reactor)
         self._numeric: str | None = None
@@ -113,7 +113,7 @@ class UdpSocket:
             opened.setblocking(False)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             self.buffer = _enlarge(opened, self._wanted)
-            self._dropped = 0 if _tells_drops(opened) else None
+            self._dropped = 0 if _counts_drops(opened) else None
             opened.bind((host, port))
             got: int = opened.getsockname()[1]
         except BaseException:
@@ -126,7 +126,7 @@ class UdpSocket:
                 " broker is busy; to raise it: sysctl -w net.core.rmem_max={wanted}",
                 name=self._name, buffer=self.buffer, wanted=BUFFER,
             )  # fmt: skip
-        self._told = 0
+        self._drops_logged = 0
         self.untap()
         self._receive = receive
         self._socket = opened
@@ -194,10 +194,10 @@ class UdpSocket:
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and self._dropped is not None:
                 drops = int.from_bytes(value, sys.byteorder)
-                by = risen(self._told, drops)
+                by = risen(self._drops_logged, drops)
                 if by:
                     self._dropped += by
-                    self._told = drops
+                    self._drops_logged = drops
         self._take(data, source)
         if self._socket is not None:
             self._read(opened, count - 1)
@@ -352,7 +352,7 @@ def _granted(opened: socket.socket) -> int:
     return buffer // 2 if _LINUX else buffer  # Linux reports twice the request, for its own overhead
 
 
-def _tells_drops(opened: socket.socket) -> bool:
+def _counts_drops(opened: socket.socket) -> bool:
     """Enable the kernel's drop counter on received datagrams. Returns True if it is available."""
     if not _LINUX:
         return False

@@ -31,7 +31,7 @@ class Line:
     def __init__(self, server: Server, director: LinkedDirector) -> None:
         self.server, self.director = server, director
 
-    def hear(self, order: object) -> None:
+    def receive(self, order: object) -> None:
         self.server.heard.append((self.director, order))
 
 

@@ -245,22 +245,22 @@ class Director:
     # Messages to servers
 
     def say(self, context: str | None, user: str | None, text: str) -> int:
-        return self._tell(targets(self._presence, context, user), Say(context, user, text))
+        return self._notify(targets(self._presence, context, user), Say(context, user, text))
 
     def close(self, context: str | None, user: str | None) -> int:
-        return self._tell(targets(self._presence, context, user), Close(context, user))
+        return self._notify(targets(self._presence, context, user), Close(context, user))
 
     def relay(self, context: str | None, user: str | None, msg: object, sender: IContextServer | None) -> int:
         own = sender.server if isinstance(sender, ServerLink) else None
         # A server forwards the message inside itself, so that its own copy would arrive twice.
         concerned = [server for server in targets(self._presence, context, user) if server is not own]
-        return self._tell(concerned, Relay(context, user, msg))
+        return self._notify(concerned, Relay(context, user, msg))
 
     def reinit(self, provider: str) -> int:
-        return self._tell(self._named(provider), Reinit())
+        return self._notify(self._named(provider), Reinit())
 
     def shutdown(self, provider: str, kill: bool) -> int:
-        return self._tell(self._named(provider), Shutdown(kill))
+        return self._notify(self._named(provider), Shutdown(kill))
 
     # Lists and counters
 
@@ -304,7 +304,7 @@ class Director:
     def _named(self, provider: str) -> list[Server]:
         return [server for server in self._farm.servers if provider == ALL or server.matches(provider)]
 
-    def _tell(self, servers: Sequence[Server], order: Order) -> int:
+    def _notify(self, servers: Sequence[Server], order: Order) -> int:
         for server in servers:
             self._notifier.add(server.newest, order)
         self._notifier.deliver()

@@ -6,8 +6,8 @@ Rules:
   link. A context or user that several links report is one; it ends when the last of them withdraws it or ends.
 - A context is open on one server only. When two servers report the same one, the second is *hidden*: no user is sent
   there and no administrator sees it, until the first one closes.
-- Every method first makes its changes and queues their notices, then delivers these in order, by `hear`. Notices that
-  are caused by a call inside a `hear` are delivered after those already queued.
+- Every method first makes its changes and queues their notices, then delivers these in order, by `receive`. Notices
+  that are caused by a call inside a `receive` are delivered after those already queued.
 - All recipients of one notice receive the same object, so that it can be encoded once.
 - All methods must be called in the reactor thread. They raise only `Refusal`, and then nothing has changed.
 
@@ -102,7 +102,7 @@ Order = DoReserve | Say | Relay | Close | Reinit | Shutdown
 class ProviderLink(Protocol):
     """One connection of a Context Server, as the director sees it."""
 
-    def hear(self, order: Order) -> None:
+    def receive(self, order: Order) -> None:
         """Send this to the server. No-op after the end of the connection."""
 
 
@@ -143,7 +143,7 @@ class UserPlace:
 class PlaceWatcher(Protocol):
     """Recipient of notices about contexts and users: one administrator's connection. Compared by identity."""
 
-    def hear(self, place: ContextPlace | UserPlace) -> None:
+    def receive(self, place: ContextPlace | UserPlace) -> None:
         """Take the new state of a watched context or user."""
 
 

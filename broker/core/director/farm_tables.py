@@ -266,7 +266,7 @@ class BatchedNotices:
         if places <= MAX_UNBATCHED:
             # A pending notice would repeat this state a second later.
             self._due.pop((watched, name), None)
-            self._tell(watched, name, find)
+            self._notify(watched, name, find)
             return
         self._due[watched, name] = find
         if not self._running:
@@ -280,7 +280,7 @@ class BatchedNotices:
             key = self._now.pop()
             find = self._due.pop(key, None)
             if find is not None:
-                self._tell(*key, find)
+                self._notify(*key, find)
                 self._notifier.deliver()
                 break
         self._running = bool(self._now or self._due)
@@ -288,7 +288,7 @@ class BatchedNotices:
             # A turn between two large notices lets the reactor serve connections.
             self._clock.callLater(0 if self._now else BATCH_INTERVAL, self._turn)
 
-    def _tell(self, watched: WatchTable, name: str, find: Callable[[str], object]) -> None:
+    def _notify(self, watched: WatchTable, name: str, find: Callable[[str], object]) -> None:
         watchers = watched.of(name)
         if watchers:
             # One object for all watchers, which is encoded once (see `interfaces`).

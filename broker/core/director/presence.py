@@ -52,7 +52,7 @@ class Presence:
             if clones is None:
                 clones = self.sets[base] = CloneSet()
             clones.add(context)
-        self._tell_context(name, base)
+        self._notify_context(name, base)
 
     def close(self, context: OpenContext) -> None:
         """Remove a context that all users have left."""
@@ -62,7 +62,7 @@ class Presence:
         base = context_set(name)
         if base is not None and self.sets[base].remove(context):
             del self.sets[base]
-        self._tell_context(name, base)
+        self._notify_context(name, base)
 
     def enter(self, context: OpenContext, user: str) -> None:
         """Add a user to a context."""
@@ -72,7 +72,7 @@ class Presence:
             self._user_sets.add(base, context)
         self.present += 1
         context.server.shown_users += 1
-        self._tell_user(user, base)
+        self._notify_user(user, base)
 
     def leave(self, context: OpenContext, user: str) -> None:
         """Remove a user from a context."""
@@ -82,7 +82,7 @@ class Presence:
             self._user_sets.remove(base, context)
         self.present -= 1
         context.server.shown_users -= 1
-        self._tell_user(user, base)
+        self._notify_user(user, base)
 
     # Finds
 
@@ -106,7 +106,7 @@ class Presence:
 
     # Notices
 
-    def _tell_context(self, name: str, base: str | None) -> None:
+    def _notify_context(self, name: str, base: str | None) -> None:
         watched = self.watched_contexts
         for each in (name, base):
             if each is not None and watched.of(each):
@@ -115,7 +115,7 @@ class Presence:
                     watched, each, self.find_context, 0 if clones is None else len(clones.clones)
                 )
 
-    def _tell_user(self, name: str, base: str | None) -> None:
+    def _notify_user(self, name: str, base: str | None) -> None:
         watched = self.watched_users
         for each in (name, base):
             if each is not None and watched.of(each):

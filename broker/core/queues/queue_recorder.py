@@ -292,7 +292,7 @@ class QueueRecorder:
         elif self._errors.failures:
             writing = self._in_thread(self._store.probe)
         else:
-            self._tell(gathered)
+            self._notify(gathered)
             if self._gathered:
                 self._schedule()
             else:
@@ -352,7 +352,7 @@ class QueueRecorder:
         if self._errors.failures:
             self._errors.over()
             self.takes = self._stopped is None
-        self._tell(gathered)
+        self._notify(gathered)
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
@@ -423,13 +423,13 @@ class QueueRecorder:
 
     # authors
 
-    def _tell(self, gathered: list[_Gathered]) -> None:
+    def _notify(self, gathered: list[_Gathered]) -> None:
         """Send confirms: these messages are on the disk, or confirmed by a reader."""
-        told: dict[Author, list[Any]] = {}
+        by_author: dict[Author, list[Any]] = {}
         for _, author, token in gathered:
             if author is not None:
-                told.setdefault(author, []).append(token)
-        for author, tokens in told.items():
+                by_author.setdefault(author, []).append(token)
+        for author, tokens in by_author.items():
             self.kept += len(tokens)
             try:
                 author.kept(tokens)
@@ -438,18 +438,18 @@ class QueueRecorder:
 
     def _refuse(self, gathered: Iterable[_Gathered]) -> None:
         """Process a failed write: negative confirms for all but the messages that a reader has confirmed."""
-        told: dict[Author, tuple[list[Any], list[Any]]] = {}
+        by_author: dict[Author, tuple[list[Any], list[Any]]] = {}
         for message, author, token in gathered:
             assert author is not None
             message.kept = NOT_KEPT
-            kept, not_kept = told.setdefault(author, ([], []))
+            kept, not_kept = by_author.setdefault(author, ([], []))
             if message.state == GONE and message.death is None and not message.queue.given_up:
                 kept.append(token)
             else:
                 not_kept.append(token)
                 if message.state != GONE:
                     message.queue.withdraw(message)
-        for author, (kept, not_kept) in told.items():
+        for author, (kept, not_kept) in by_author.items():
             self.kept += len(kept)
             self.not_kept += len(not_kept)
             try:

@@ -138,9 +138,9 @@ class Line:
         self.broker = broker
         self.heard: list[object] = []
 
-    def hear(self, order: object) -> None:
+    def receive(self, order: object) -> None:
         self.heard.append(order)
-        self.server.hear(self, order)
+        self.server.receive(self, order)
 
 
 class ContextServer:
@@ -180,7 +180,7 @@ class ContextServer:
         if line is not None:
             line.link.leave()
 
-    def hear(self, line: Line, order: object) -> None:
+    def receive(self, line: Line, order: object) -> None:
         if isinstance(order, DoReserve):
             self.admits[order.reservation] = order.context, order.user, line.broker
         elif isinstance(order, Close) and order.dup and order.context is not None:

@@ -28,7 +28,7 @@ class Peer:
         self.name = name
         self.heard: list[object] = []
 
-    def hear(self, news: object) -> None:
+    def receive(self, news: object) -> None:
         self.heard.append(news)
         self._log.append((self.name, news))
 

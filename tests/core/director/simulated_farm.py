@@ -96,7 +96,7 @@ class Machine:
     def load(self) -> float:
         return LOAD_OF_USER * self.users + LOAD_OF_CONTEXT * len(self.rooms)
 
-    def hear(self, order: Order) -> None:
+    def receive(self, order: Order) -> None:
         self.orders.append(order)
 
 

@@ -166,8 +166,8 @@ def test_what_a_listener_does_is_told_after_what_it_hears() -> None:
     side = rig.server("cs1")
 
     class Nosy(Peer):
-        def hear(self, news: object) -> None:
-            super().hear(news)
+        def receive(self, news: object) -> None:
+            super().receive(news)
             if news == ContextPlace("context-a", "cs1"):
                 rig.granted("context-a", "user-joe")
 

@@ -85,7 +85,7 @@ def test_a_table_of_several_values_is_like_one_of_lists(changes: list[tuple[int,
 
 
 class Nobody:
-    def hear(self, order: object) -> None:
+    def receive(self, order: object) -> None:
         raise AssertionError("nobody is told anything here")
 
 

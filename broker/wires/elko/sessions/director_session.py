@@ -66,35 +66,35 @@ class MessageCache:
     """Encodes notifications. Consecutive recipients of the same object share one encoding."""
 
     def __init__(self) -> None:
-        self._told: Notification | None = None
+        self._notice: Notification | None = None
         self._data = b""
 
-    def of(self, told: Notification) -> bytes:
+    def of(self, notice: Notification) -> bytes:
         """Return the encoded message of a notification."""
-        if told is not self._told:
-            self._data = encode(notification_message(told))
-            self._told = told
+        if notice is not self._notice:
+            self._data = encode(notification_message(notice))
+            self._notice = notice
         return self._data
 
 
-def notification_message(told: Notification) -> Message:
+def notification_message(notice: Notification) -> Message:
     """Return the message of a notification."""
-    if isinstance(told, core.UserPlace):
-        return user_found(told)
-    if isinstance(told, core.ContextPlace):
-        return context_found(told)
-    if isinstance(told, core.DoReserve):
-        return wire.DoReserve(context=told.context, user=told.user or UNSET, reservation=told.reservation)
-    if isinstance(told, core.Say):
-        return wire.SayOut(context=told.context or UNSET, user=told.user or UNSET, text=told.text)
-    if isinstance(told, core.Relay):
-        assert isinstance(told.msg, dict), "only objects are given to be relayed"
-        return wire.RelayOut(context=told.context or UNSET, user=told.user or UNSET, msg=told.msg)
-    if isinstance(told, core.Close):
-        dup = True if told.dup else UNSET
-        return wire.CloseOut(context=told.context or UNSET, user=told.user or UNSET, dup=dup)
-    if isinstance(told, core.Shutdown):
-        return wire.ShutdownOut(kill=True if told.kill else UNSET)
+    if isinstance(notice, core.UserPlace):
+        return user_found(notice)
+    if isinstance(notice, core.ContextPlace):
+        return context_found(notice)
+    if isinstance(notice, core.DoReserve):
+        return wire.DoReserve(context=notice.context, user=notice.user or UNSET, reservation=notice.reservation)
+    if isinstance(notice, core.Say):
+        return wire.SayOut(context=notice.context or UNSET, user=notice.user or UNSET, text=notice.text)
+    if isinstance(notice, core.Relay):
+        assert isinstance(notice.msg, dict), "only objects are given to be relayed"
+        return wire.RelayOut(context=notice.context or UNSET, user=notice.user or UNSET, msg=notice.msg)
+    if isinstance(notice, core.Close):
+        dup = True if notice.dup else UNSET
+        return wire.CloseOut(context=notice.context or UNSET, user=notice.user or UNSET, dup=dup)
+    if isinstance(notice, core.Shutdown):
+        return wire.ShutdownOut(kill=True if notice.kill else UNSET)
     return wire.ReinitOut()
 
 
@@ -384,7 +384,7 @@ class DirectorSession(ElkoSession):
         _one_of("close", message.context, message.user)
         self._wiring.director.close(message.context, message.user)
 
-    def _say(self, message: wire.Say) -> None:
+    def _write_say(self, message: wire.Say) -> None:
         _one_of("say", message.context, message.user)
         self._wiring.director.say(message.context, message.user, message.text)
 
@@ -452,8 +452,8 @@ class DirectorSession(ElkoSession):
 
     def _shutdown(self, message: wire.Shutdown) -> None:
         if message.provider is not None:
-            told = self._wiring.director.shutdown(message.provider, message.kill is True)
-            self._reached("shutdown", message.provider, told)
+            notice = self._wiring.director.shutdown(message.provider, message.kill is True)
+            self._reached("shutdown", message.provider, notice)
         if message.director:
             self._wiring.control.shut_down()
 
@@ -519,14 +519,14 @@ class _Receiver:
     def __init__(self, session: DirectorSession) -> None:
         self._session = session
 
-    def hear(self, told: core.Order | core.ContextPlace | core.UserPlace) -> None:
+    def receive(self, notice: core.Order | core.ContextPlace | core.UserPlace) -> None:
         """Send a message.
 
         A reservation is sent before all later output of other peers: its user may reach the server at once.
         """
         session = self._session
-        write = session.write_first if isinstance(told, core.DoReserve) else session.write
-        write(session._wiring.messages.of(told))
+        write = session.write_first if isinstance(notice, core.DoReserve) else session.write
+        write(session._wiring.messages.of(notice))
 
 
 def _one_of(op: str, context: str | None, user: str | None) -> tuple[str, str]:
@@ -579,7 +579,7 @@ _ADMIN: OperationRoles = {
     wire.ListUsers: (viewing(DirectorSession._list_users), ("admin",)),
     wire.Reinit: (administering("admin.reload", DirectorSession._reinit, _ordered), ("admin",)),
     wire.Relay: (administering("admin.say", DirectorSession._relay, _place), ("admin",)),
-    wire.Say: (administering("admin.say", DirectorSession._say, _place), ("admin",)),
+    wire.Say: (administering("admin.say", DirectorSession._write_say, _place), ("admin",)),
     wire.Shutdown: (administering("admin.shutdown", DirectorSession._shutdown, _ordered), ("admin",)),
     wire.Unwatch: (viewing(DirectorSession._unwatch), ("admin",)),
     wire.Watch: (viewing(DirectorSession._watch), ("admin",)),

@@ -125,7 +125,7 @@ class RegistryProfile:
         self._unserved: OrderedDict[_View, None] = OrderedDict()
         """Views with events left after their turn, in the order of the next turns."""
         self._going_on: ILease | None = None
-        self._told = 0
+        self._sent = 0
 
     # leases
 
@@ -190,7 +190,7 @@ class RegistryProfile:
             else:
                 tail, body = _synced(resource, revision if missed is None else since, epoch, missed is not None)
             sent = reader.send(tail, body) is Sent.SENT
-            self._told += sent
+            self._sent += sent
             return sent
 
         view: _View = PendingChanges(
@@ -324,18 +324,18 @@ class RegistryProfile:
             shift = board.amended(service)
         for resource in (SERVICES, SERVICE + name):
             if resource in self._views:
-                self._tell_shift(resource, change.revision, shift)
+                self._send_shift(resource, change.revision, shift)
         offers = board.offers(service.provider, name)
         if offers == offered or service.provider == BROKER:
             return
         if LOAD + name in self._views:
-            self._tell_load(LOAD + name, change, new=offers, gone=not offers)
+            self._send_load(LOAD + name, change, new=offers, gone=not offers)
         if LOADS in self._views:
-            self._tell_loads_of(change, name, offers)
+            self._send_loads_of(change, name, offers)
 
-    def _tell_loads_of(self, change: Change, name: str, offers: bool) -> None:
+    def _send_loads_of(self, change: Change, name: str, offers: bool) -> None:
         """Notify readers of all loads for which that of a provider begins or ends with its services of that name."""
-        self._leases.look()  # as in `_tell`
+        self._leases.look()  # as in `_send_event`
         load = self._load(change.provider)
         kind = "load" if offers else "down"
         event: _Event = EntryEvent(load.provider, kind, change.revision, load, new=offers, gone=not offers)
@@ -358,9 +358,9 @@ class RegistryProfile:
             return
         for resource in (SERVICES, SERVICE + service.name):
             if resource in self._views:
-                self._tell(resource, EntryEvent(key, "update", change.revision, service), (service.name,))
+                self._send_event(resource, EntryEvent(key, "update", change.revision, service), (service.name,))
 
-    def _tell_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
+    def _send_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
         before, now = shift.before, shift.now
         if before is now:
             return
@@ -370,25 +370,25 @@ class RegistryProfile:
             event = EntryEvent(key_of(before), "down", revision, before, gone=True)
         else:
             event = EntryEvent(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
-        self._tell(resource, event, (event.subject.name,))
+        self._send_event(resource, event, (event.subject.name,))
 
     def _load_changed(self, change: Change) -> None:
         kind, provider = change.kind, change.provider
         if LOADS in self._views:
-            self._tell_load(LOADS, change, new=kind is Kind.JOINED, gone=kind is Kind.LEFT)
+            self._send_load(LOADS, change, new=kind is Kind.JOINED, gone=kind is Kind.LEFT)
         if kind is not Kind.LOAD or not self._loads_of:
             return
         known = self._registry.provider(provider)
         for name in {service.name for service in known.services} if known is not None else ():
             if name in self._loads_of and self._board.offers(provider, name):
-                self._tell_load(LOAD + name, change)
+                self._send_load(LOAD + name, change)
 
-    def _tell_load(self, resource: str, change: Change, new: bool = False, gone: bool = False) -> None:
+    def _send_load(self, resource: str, change: Change, new: bool = False, gone: bool = False) -> None:
         load = change.subject if isinstance(change.subject, Load) else self._load(change.provider)
         event = EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone)
-        self._tell(resource, event, self._board.names(load.provider))
+        self._send_event(resource, event, self._board.names(load.provider))
 
-    def _tell(self, resource: str, event: _Event, names: Collection[str]) -> None:
+    def _send_event(self, resource: str, event: _Event, names: Collection[str]) -> None:
         """Notify readers of an event that concerns services of these names."""
         self._leases.look()  # a provider that leaves with its connection changes outside of a quantum: set the time
         for view, reading in self._views[resource].items():
@@ -416,7 +416,7 @@ class RegistryProfile:
     # for the broker
 
     def counts(self) -> Mapping[str, int]:
-        return {"mtl_registry.told": self._told, "mtl_registry.summoned": self._count}
+        return {"mtl_registry.told": self._sent, "mtl_registry.summoned": self._count}
 
     def close(self) -> None:
         for held in (self._watch, self._load_watch, self._going_on):
