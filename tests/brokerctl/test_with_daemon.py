@@ -44,6 +44,24 @@ def pattern(expected: str) -> re.Pattern[str]:
     return re.compile(r"\s*" + r"\s+".join(words).replace(r"\s+.*", r"\s*.*") + r"\s*", re.DOTALL)
 
 
+def test_the_first_page_of_the_tutorial_is_true(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    [block] = re.findall(r"^```shell-session\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    examples = re.findall(r"^\$ brokerctl (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    assert len(examples) == 9
+    [provider] = set(re.findall(r"\d{16}", block))
+    with Daemon(tmp_path) as daemon:
+        daemon.wait_for("mtl on ")
+        found = f"http://127.0.0.1:{daemon.http_port()}"
+        real = provider
+        for command, expected in examples:
+            result = ctl(*shlex.split(command.replace(provider, real)), ELKOBROKER_URL=found)
+            assert result.exit_code == 0, result.stderr
+            real = next(iter(re.findall(r"provider (\d+)$", result.stdout.strip())), real)
+            output = result.stdout + result.stderr
+            assert pattern(expected.replace(provider, real)).fullmatch(output), output
+
+
 def test_the_page_has_examples() -> None:
     assert len(EXAMPLES) > 10
 
