@@ -39,6 +39,10 @@ PANIC = 0.5
 """Default share of judged services above which none is hidden."""
 
 
+_NONE_HIDDEN: dict[int, int] = {}
+"""What most groups hide: one empty table, which is never filled, takes no memory for each of them."""
+
+
 class ServiceGroup:
     """The services of one name and protocol.
 
@@ -57,7 +61,7 @@ class ServiceGroup:
         """The restored services from which ``_with_restored`` was built."""
         self._judged: dict[int, Policy] | None = None
         """Policy of each service with a failing check, if that is not SHOW. None saves memory in most groups."""
-        self._hidden: dict[int, int] = {}
+        self._hidden = _NONE_HIDDEN
         """Each hidden service, with the number that `settle` got when it was hidden."""
         self._hides = 0
         """Number of services with the policy HIDE, hidden or not."""
@@ -127,7 +131,7 @@ class ServiceGroup:
         if not new and not old:
             return [], []
         shown = [(services[key], self._hidden.pop(key)) for key in list(self._hidden) if key in old]
-        self._hidden.update(dict.fromkeys(new, number))
+        self._hidden = self._hidden | dict.fromkeys(new, number)
         self._changed()
         return [services[key] for key in new], shown
 

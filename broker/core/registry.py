@@ -17,6 +17,7 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -136,8 +137,8 @@ class Registry:
         self._announce: Callable[[Change], None] = self._watches.announce
         self._members = {BROKER: ProviderEntry(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
         self._index: dict[tuple[str, str], ServiceGroup] = {}
-        self._protocols: dict[str, dict[str, None]] = {}
-        """The protocols of each name in the index."""
+        self._protocols: dict[str, tuple[str] | dict[str, None]] = {}
+        """The protocols of each name in the index. Most names have one: a shared tuple, which takes no memory."""
         self._ids = array("q")
         """The ids of all providers but the broker itself, in order, and of some that have left: see `IRegistry.ids`."""
         self._service_count = 0
@@ -501,7 +502,7 @@ class Registry:
             same = self._index.get(key)
             if same is None:
                 same = self._index[key] = self.group()
-                self._protocols.setdefault(service.name, {})[service.protocol] = None
+                self._note_protocol(service.name, service.protocol)
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, service.provider, service))
             if same.judged:
@@ -593,11 +594,28 @@ class Registry:
             changes.append(self._watches.record(Kind.SHOWN, service.provider, service))
         return changes
 
+    def _note_protocol(self, name: str, protocol: str) -> None:
+        known = self._protocols.get(name)
+        if known is None:
+            self._protocols[name] = _only(protocol)
+        elif isinstance(known, dict):
+            known[protocol] = None
+        else:
+            self._protocols[name] = dict.fromkeys((*known, protocol))
+
     def _forget_protocol(self, name: str, protocol: str) -> None:
-        protocols = self._protocols[name]
-        del protocols[protocol]
-        if not protocols:
-            del self._protocols[name]
+        known = self._protocols[name]
+        if isinstance(known, dict):
+            del known[protocol]
+            if known:
+                return
+        del self._protocols[name]
+
+
+@lru_cache(64)
+def _only(protocol: str) -> tuple[str]:
+    """Return a protocol alone, as the same object for all names."""
+    return (protocol,)
 
 
 def _state(check: Check | None) -> CheckState:
