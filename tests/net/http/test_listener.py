@@ -260,6 +260,13 @@ def test_a_slow_head_and_a_slow_body_end_at_the_deadline() -> None:
     assert idle.wire.disconnecting
 
 
+def test_an_idle_connection_outlasts_those_of_proxies() -> None:
+    site = Site()
+    idle = site.connect()
+    site.clock.pump([1] * 65)
+    assert not idle.wire.disconnecting
+
+
 def test_bodies_are_bounded() -> None:
     site = Site(requests=RequestBounds(body=1_000))
     link = site.connect()

@@ -282,9 +282,6 @@ MAX_BODY = 1_048_576
 REQUEST_WITHIN = 30.0
 """Seconds from the first byte of a request to its last: equal to the authentication deadline on TCP."""
 
-KEPT_OPEN = 60.0
-"""Keep-alive timeout in seconds of a connection without a request: as long as a select lasts."""
-
 PREFLIGHT_COUNTS = "31536000"
 """Max-Age in seconds of a preflight result, as in the original: a year."""
 
@@ -454,7 +451,7 @@ class LongPollFactory(Listener, Factory):
             request.reply(status, f"{refusal.text}\n".encode())
 
     def _bounds(self) -> RequestBounds:
-        return RequestBounds(MAX_BODY, REQUEST_WITHIN, KEPT_OPEN, self.lines.limits.stalled_after)
+        return RequestBounds(MAX_BODY, REQUEST_WITHIN, stalled_after=self.lines.limits.stalled_after)
 
     def _forget(self, session: LongPollSession) -> None:
         self.sessions.pop(session.id, None)

@@ -17,8 +17,8 @@ class LongPollLimits:
         15.0, "Time that a session over http may last without a request.", unit="s", within=(1, 86_400), reload=True
     )
     http_select_wait: float = key(
-        60.0,
-        "Time after which a select over http is answered without messages.",
+        50.0,
+        "Time after which a select over http is answered without messages. Proxies give up after 60 s by default.",
         unit="s",
         within=(1, 3_600),
         reload=True,

@@ -7,8 +7,9 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.core.memory_budget import BY_ADDRESS
+from broker.net.http.request import RequestBounds
 from broker.net.refusal_log import REFUSALS_AT_ONCE
-from broker.wires.elko.transports.long_poll import FULL, KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
+from broker.wires.elko.transports.long_poll import FULL, MAX_BODY, REQUEST_WITHIN
 from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.net.holders import Holding, fill
 from tests.net.words import COST
@@ -153,8 +154,18 @@ def test_a_request_must_come_in_time(web: Web) -> None:
     assert not slow.wire.aborted
     web.hub.pass_seconds(int(REQUEST_WITHIN) - 20)
     assert slow.wire.aborted
-    web.hub.pass_seconds(int(KEPT_OPEN))
+    web.hub.pass_seconds(int(RequestBounds().kept_open))
     assert idle.wire.disconnecting
+
+
+def test_a_proxy_of_60_seconds_sees_no_close_and_no_late_answer() -> None:
+    web = Web(TransportLimits(authenticate_within=0))
+    peer = web.start()
+    waiting, kept = peer.wait(), web.connect()
+    web.hub.pass_seconds(59)
+    assert peer.hear(waiting) == []
+    web.hub.pass_seconds(5)
+    assert not kept.wire.disconnecting
 
 
 def test_the_oldest_session_that_has_not_authenticated_gives_way() -> None:
