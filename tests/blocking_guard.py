@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial, wraps
@@ -24,12 +25,15 @@ from broker import blocking
 EVENTS = {
     "open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink",
     "os.truncate", "os.chmod", "os.chown", "fcntl.flock", "fcntl.lockf", "socket.getaddrinfo", "socket.gethostbyname",
-    "socket.gethostbyaddr", "sqlite3.connect", "time.sleep",
+    "socket.gethostbyaddr", "sqlite3.connect",
 }  # fmt: skip
 """Audit events of calls that may wait."""
 
-WRAPPED = ("fsync", "fdatasync", "stat", "lstat", "statvfs", "access", "replace")
-"""Functions of `os` that may wait and have no audit event, or one that C code does not pass."""
+WRAPPED = ("stat", "lstat", "statvfs", "access", "replace")
+"""Functions of `os` that may wait for a path and have no audit event, or one that C code does not pass."""
+
+SYNCS = ("fsync", "fdatasync")
+"""Functions of `os` that wait for the disk of an open file."""
 
 MEMORY = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/dev/fd")
 """Paths of files that are on no disk."""
@@ -96,9 +100,15 @@ def _watch(must_not_block: Callable[[], bool], report: Callable[[str], object]) 
         if event in EVENTS:
             blocks(event, arguments[0] if event == "open" or event.startswith(("os.", "socket.")) else None)
 
+    def syncs(name: str) -> Callable[[Any], object]:
+        return lambda file: blocks(f"os.{name}")
+
     sys.addaudithook(hook)
     for name in WRAPPED:
         setattr(os, name, _watched(getattr(os, name), partial(blocks, f"os.{name}")))
+    for name in SYNCS:
+        setattr(os, name, _watched(getattr(os, name), syncs(name)))
+    time.sleep = _watched(time.sleep, lambda seconds: blocks("time.sleep"))  # an audit event since Python 3.13
     os.write = _watched(os.write, lambda file: blocks("os.write") if _waits(file) else None)
 
 
