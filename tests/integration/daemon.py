@@ -52,9 +52,8 @@ class Daemon:
     """A running daemon in its own directory; ``log`` is what it printed so far.
 
     ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk;
-    ``disk`` is how its command line begins (`tests.full_disk.small_disk`). Without these, and without
-    variables that the interpreter reads at its start, the daemon is forked. ``twistd_options`` are those of twistd
-    itself.
+    ``runner`` is a command that runs it, in a namespace of its own for example. Without these, and without variables
+    that the interpreter reads at its start, the daemon is forked. ``twistd_options`` are those of twistd itself.
     """
 
     forked = True
@@ -69,7 +68,7 @@ class Daemon:
         env: dict[str, str] | None = None,
         descriptors: int | None = None,
         full: bool = False,
-        disk: Sequence[str] = (),
+        runner: Sequence[str] = (),
         twistd_options: Sequence[str] = (),
     ) -> None:
         self.directory = directory
@@ -89,11 +88,11 @@ class Daemon:
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             arguments += ["--state", str(directory / "state")]
         self.process: subprocess.Popen[str] | ForkedProcess
-        special = not READ_AT_START.isdisjoint(env or {}) or descriptors is not None or full or bool(disk)
+        special = not READ_AT_START.isdisjoint(env or {}) or descriptors is not None or full or bool(runner)
         if self.forked and not special:
             self.process = start(arguments, directory, environment(**(env or {})))
         else:
-            self.process = self._executed(arguments, env, descriptors, full, disk)
+            self.process = self._executed(arguments, env, descriptors, full, runner)
         self._reading = threading.Event()
         self._reading.set()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -105,7 +104,7 @@ class Daemon:
         env: dict[str, str] | None,
         descriptors: int | None,
         full: bool,
-        disk: Sequence[str],
+        runner: Sequence[str],
     ) -> subprocess.Popen[str]:
         command = [twistd(), *arguments]
         if descriptors is not None:
@@ -113,7 +112,7 @@ class Daemon:
         if full:
             command = ["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command]
         return subprocess.Popen(
-            [*disk, *command],
+            [*runner, *command],
             cwd=self.directory,
             env=environment(**(env or {})),
             stdout=subprocess.PIPE,

@@ -93,7 +93,7 @@ def test_a_disk_that_a_durable_queue_has_filled_has_room_again_when_it_is_draine
     (tmp_path / "state").mkdir()
     options = ("--config", configured(tmp_path, '[[mtl.queues]]\nqueues = ["q"]\ndurable = true\nsize = 100_000_000'))
     with (
-        Daemon(tmp_path, *options, disk=small_disk(tmp_path / "state", 64)) as daemon,
+        Daemon(tmp_path, *options, runner=small_disk(tmp_path / "state", 64)) as daemon,
         peers_of(daemon) as peers,
     ):
         writer, body = peers.writer("queue", "q", confirm="full"), bytes(400_000)

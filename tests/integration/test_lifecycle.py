@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import sqlite3
@@ -109,21 +108,6 @@ def test_signals_of_tools_do_not_end_it_and_sigquit_stops_it_in_order(tmp_path: 
         peer.closed()
         assert daemon.ended() == 0
         daemon.wait_for("Server Shut Down")
-
-
-def test_sigusr1_opens_a_log_file_that_was_renamed(tmp_path: Path) -> None:
-    log = tmp_path / "broker.log"
-    with Daemon(tmp_path, twistd_options=["--logfile", str(log)]) as daemon:
-        until(lambda: log.exists() and "console on" in log.read_text())
-        log.rename(tmp_path / "broker.log.old")
-        daemon.signal(signal.SIGUSR1)
-        until(lambda: log.exists() and "the log was opened again" in log.read_text())
-        port = int(re.findall(r"elko listener 'main' on \S+:(\d+) ", (tmp_path / "broker.log.old").read_text())[0])
-        with Peer(socket.create_connection(("127.0.0.1", port), PATIENCE)) as peer:
-            assert peer.ask(to="error", op="ping")  # the reactor runs
-        daemon.signal(signal.SIGTERM)
-        daemon.ended()
-    assert log.read_text().endswith("Server Shut Down.\n")
 
 
 @pytest.mark.long

@@ -92,7 +92,7 @@ def test_its_services_and_connections_are_gone_in_time(network: Network, tmp_pat
     config = tmp_path / "elkobroker.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
-        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=here.runner))
+        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), runner=here.runner))
         ports = [daemon.port("main"), daemon.port("rtcp"), daemon.port("poll"), daemon.http_port()]
         command = [*there.runner, sys.executable, "-c", PROVIDERS, here.address, there.address, *map(str, ports)]
         providers = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
@@ -168,7 +168,7 @@ def test_a_farm_behind_a_cut_network_is_found_until_it_is_back(network: Network,
     config = tmp_path / "elkobroker.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
-        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=here.runner))
+        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), runner=here.runner))
         port = daemon.http_port()
         numbers = [str(daemon.port("main")), str(MANY)]
         command = [*there.runner, sys.executable, "-c", FARM, here.address, there.address, *numbers]

@@ -255,6 +255,22 @@ def test_a_peer_that_reads_slowly_does_not_keep_a_listener_from_stopping(serve: 
     assert stopped, "all are closed in the time that the listener has to stop"
 
 
+def test_a_peer_that_has_read_all_and_does_not_close_keeps_a_listener_a_second_from_stopping(serve: Serve) -> None:
+    server = serve(Hub())
+    peer = server.connect()
+    peer.send(b"say 1\n")
+    server.until(server.hub.words)
+    stopped: list[None] = []
+    server.hub.factory.close().addCallback(stopped.append)
+    while server.read(peer, 1_000):
+        pass
+    server.hub.clock.advance(0.9)
+    server.turn()
+    assert not stopped
+    server.hub.clock.advance(0.1)
+    server.until(lambda: stopped)
+
+
 # with the real session
 
 
