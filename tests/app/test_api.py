@@ -16,10 +16,13 @@ from broker.core.plan import PlanFile
 from broker.core.store import Store
 from broker.net.refusal_log import Counters
 from broker.operate.console import Shown
+from broker.rest.messages import Stream
+from tests.operate.calls import Site
+from tests.operate.test_event_endpoints import Browser
 from tests.recording.operations import operations
 
 
-def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path: Path) -> None:
+def test_loads_lags_and_watches_last_from_the_start_to_the_stop(tmp_path: Path) -> None:
     clock: Any = Clock()
     store = Store(str(tmp_path / "state"))
     core = build(store.open(), store, 60.0, [], Counters(), clock)
@@ -47,6 +50,10 @@ def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path
     try:
         id = core.registry.join("bank", "elko", "h:1")
         assert (api.history.of(id), lag) == ([], [])
+        stream = Site(api.endpoints).call("GET", "/v1/watch")
+        assert isinstance(stream, Stream)
+        browser = Browser()
+        stream.begin(browser)
         api.start()
         clock.advance(0)
         assert (api.history.of(id), len(lag)) == ([0.0], 1)
@@ -54,7 +61,9 @@ def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path
         clock.advance(STEP)
         clock.advance(0)
         assert api.history.of(id) == [0.0, 0.5]
+        assert not browser.closed
         api.stop()
+        assert browser.closed
         clock.advance(STEP)
         clock.advance(0)
         assert api.history.of(id) == [0.0, 0.5]

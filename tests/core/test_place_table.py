@@ -124,6 +124,18 @@ def test_among_peers_of_one_address_those_that_came_in_numbers_give_way_first(cl
     assert gave_way([peer for peer in peers if peer is not None]) == [2]
 
 
+def test_a_peer_counts_for_the_address_of_its_client_once_that_is_known(clock: Clock) -> None:
+    door = Door(clock)
+    for authenticated in (False, True):
+        peer = door.come("proxy", authenticated)
+        assert peer is not None
+        door.table.move(peer, "client")
+        assert (peer.source, door.table.of("proxy"), door.table.of("client")) == ("client", 0, 1)
+        door.table.leave(peer)
+        door.table.move(peer, "another")
+        assert (door.table.of("client"), door.table.of("another")) == (0, 0)
+
+
 def test_closing_connections_keep_their_time_until_places_are_scarce(clock: Clock) -> None:
     door = Door(clock, 100)
     peers = door.fill(100)
@@ -157,6 +169,14 @@ def test_at_the_end_of_the_pool_strangers_of_the_largest_listener_give_way_first
     assert gave_way(hostile) == [0]
     assert used.come() is not None
     assert gave_way(hostile) == [0, 1]
+
+
+def test_at_its_own_limit_a_listener_displaces_its_own_peers_only(clock: Clock) -> None:
+    pool = Pool(80)
+    other, full = Door(clock, pool=pool), Door(clock, 3, pool)
+    strangers, own = other.fill(60), full.fill(3)
+    assert full.come(authenticated=True) is not None
+    assert (gave_way(strangers), gave_way(own)) == ([], [0])
 
 
 def test_a_table_is_reported_as_full_for_a_while(clock: Clock) -> None:

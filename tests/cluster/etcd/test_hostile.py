@@ -279,6 +279,24 @@ class WatchTests(HostileCase):
         assert not watches[1].lost
         assert watcher.end is None
 
+    async def test_a_watch_whose_fresh_token_is_refused_as_well_ends(self) -> None:
+        refused = line(created=True, canceled=True, cancel_reason="rpc error: code = Unauthenticated desc = x")
+        asked_for: list[str] = []
+
+        def answer(conversation: Conversation, asked: Asked) -> None:
+            asked_for.append(asked.path)
+            if asked.path != "watch":
+                conversation.whole(json.dumps({"header": HEADER, "token": "t"}).encode())
+                return
+            conversation.chunked()
+            conversation.chunk(refused)
+
+        server, watcher = self.server(answer), Recorder()
+        self.client(server.url, user="broker", password="secret").watch(b"/", b"0", 0, watcher)
+        reason, _text = await watcher.is_ended()
+        assert reason is Ended.DENIED
+        assert asked_for.count("watch") == 2
+
     async def test_lines_that_are_not_of_etcd(self) -> None:
         for bad in (
             b"hello\n",

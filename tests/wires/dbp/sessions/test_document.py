@@ -88,6 +88,7 @@ def test_d03_a_request_and_its_reply_repeat(farm: DbpFarm) -> None:
             assert f"service {n}" in json.loads(body)["Error"]
         farm.wait(2.0)
         assert client.take() == []
+    assert farm.counts()["dbp_requests.answered"] == 15
 
 
 def test_d03_requests_need_not_wait_for_each_other(farm: DbpFarm) -> None:
