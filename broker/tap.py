@@ -14,6 +14,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python import usage
 
+from broker import blocking
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
 from broker.config.cluster_settings import Cluster
 from broker.config.daemon_settings import OPEN_FILE, Access, Log
@@ -204,6 +205,7 @@ def makeService(options: Options) -> IService:
     logs.limit(config.log.file_bytes, config.log.files)
 
     def end(status: int) -> None:
+        blocking.ended()
         logs.finish()
         os._exit(status)
 
