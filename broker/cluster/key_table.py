@@ -14,7 +14,7 @@ The file is longer than others: each change of a key updates all indexes at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import attrs
@@ -255,18 +255,26 @@ class Table:
         for name, known in before.members.items():
             if name not in self.members and name != own and (lost or known.held):
                 self.members[name] = attrs.evolve(known, held=True)
-        for key, entry in before.entries.items():
-            if key not in self.entries and self._must_hold(entry, before, own, lost):
-                self._set_entry(key, attrs.evolve(entry, held=True), 0, touched)
+        counted = {key: each for key, each in before.entries.items() if before.is_valid(each) and (lost or each.held)}
+        self.hold_entries(counted, own)
         for key, standbys in before.standbys.items():
             for name, entry in standbys.items():
-                if name not in self.standbys.get(key, ()) and self._must_hold(entry, before, own, lost):
+                held = before.is_valid(entry) and (lost or entry.held) and self._must_hold(entry, own)
+                if held and name not in self.standbys.get(key, ()):
                     self._set_standby(key, name, attrs.evolve(entry, held=True), 0, touched)
 
-    def _must_hold(self, entry: Entry, before: Table, own: str, lost: bool) -> bool:
-        if entry.broker == own or not before.is_valid(entry) or not (lost or entry.held):
-            return False
+    def hold_entries(self, entries: Mapping[Key, Entry], own: str) -> None:
+        """Hold these entries of other members than ``own``, where there is none, and their members may still restore
+        them."""
+        touched = Touched()
+        for key, entry in entries.items():
+            if key not in self.entries and self._must_hold(entry, own):
+                self._set_entry(key, attrs.evolve(entry, held=True), 0, touched)
+
+    def _must_hold(self, entry: Entry, own: str) -> bool:
         member = self.members.get(entry.broker)
+        if entry.broker == own:
+            return False
         return member is None or member.held or not (member.restored or member.lease == entry.lease)
 
     def drop_held(self, name: str | None = None, revision: int = 0) -> Touched:

@@ -155,6 +155,7 @@ class Parts:
         self.ids = Ids(etcd, clock, rng, keys, name_key, kept.saved, kept.ids, self._known_ids)
         self.prefetch = IdPrefetch(self.ids, self.lease, session.going)
         self.claims = Claims(shared, etcd, keys, name, self._member_lease, lambda: session.interrupt(LEASE_ENDED))
+        self.record = Record(shared, registry, clock, name, environment.memory)
         self.feed = Feed(
             shared,
             etcd,
@@ -167,9 +168,9 @@ class Parts:
             session.replaced,
             session.watch_ended,
             session.in_touch,
+            self.record.held,
         )
         self.feed.revision = kept.saved.revision
-        self.record = Record(shared, registry, clock, name, environment.memory)
         self.reopening = Reopening(
             clock, rng, lambda: self.publisher.full, lambda: self.feed.watching, self.feed.reopen
         )
@@ -551,6 +552,7 @@ class Sessions:
         self._patience = None
         if self._started is not None and self.parts.ids.in_hand and not self.parts.membership.waiting:
             self.log.warn("cluster: this broker starts without the cluster: {why}", why=self.trouble)
+            self.parts.record.answering = self.parts.record.serving
             self._begun()
 
     def _begun(self) -> None:

@@ -4,20 +4,23 @@ Rules:
 - What the mirror has of the other members is recorded every `INTERVAL` seconds, as far as it has changed.
 - Until the keys have been read in a run, the recorded registrations are served as restored ones. A broker without a
   record is not ready until then: behind a load balancer it would answer that nothing is there.
+- If this broker has answered finds by its record, the recorded registrations are held from then on: after an outage
+  their brokers may need longer to come back than this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.cluster import layout
+from broker.cluster.key_table import Entry
 from broker.cluster.layout import Foreign
 from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterMemory
-from broker.core.cluster.cluster_interfaces import Key
+from broker.core.cluster.cluster_interfaces import Key, Registration
 
 INTERVAL = 2.0
 """Seconds between two writes of the record: what changes more often is written once."""
@@ -42,22 +45,29 @@ class Record:
         self._stopped = False
         self.serving = True
         """True until the keys have been read in this run."""
+        self.answering = False
+        """True if peers of this run may have found recorded services."""
         recorded = memory.load_record()
         self.age = None if recorded is None else recorded[0]
-        found = []
+        self._found: list[tuple[Key, Registration]] = []
         for text, value in () if recorded is None else recorded[1].items():
             try:
                 key = layout.registration_of(text.encode())
                 self._dirty[key] = None
-                found.append(layout.registration(key, value.encode()))
+                self._found.append((key, layout.registration(key, value.encode())))
             except Foreign:
                 pass  # of another version of the program
-        registry.serve_recorded(found)
+        registry.serve_recorded([registration for _, registration in self._found])
+
+    def held(self) -> Mapping[Key, Entry]:
+        """Return the recorded registrations as entries that are held; none unless peers may have found them."""
+        return {key: Entry(each, 0, 0, held=True) for key, each in self._found} if self.answering else {}
 
     def read(self) -> None:
         """The keys have been read, and the registry has them."""
         if self.serving:
-            self.serving = False
+            self.serving = self.answering = False
+            self._found = []
             self._registry.serve_recorded(())
         self.note(())
 

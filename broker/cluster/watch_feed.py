@@ -36,7 +36,7 @@ The file is longer than others: the beats and the reopening decide about the wat
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -58,11 +58,12 @@ from broker.cluster.etcd.etcd_interface import (
     Unavailable,
 )
 from broker.cluster.etcd_pauses import SILENCE, WATCH_ENDED, WATCH_SILENT
-from broker.cluster.key_table import Bad, Table, Touched
+from broker.cluster.key_table import Bad, Entry, Table, Touched
 from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import Database
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
+from broker.core.cluster.cluster_interfaces import Key
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the
@@ -104,7 +105,8 @@ class _Receiver:
 class Feed:
     """Feed of the member ``name``. ``changed`` is called with the touched keys of each message; ``replaced`` with the
     table before when there is a new one, and with the differing registrations and loads; ``ended`` when the watch has
-    ended. ``in_touch`` returns False while the lease may have ended without a notice."""
+    ended. ``in_touch`` returns False while the lease may have ended without a notice, ``recorded`` the entries that are
+    held after the first reading."""
 
     log = Logger()
 
@@ -121,6 +123,7 @@ class Feed:
         replaced: Callable[[Table, Touched], None],
         ended: Callable[[str], None],
         in_touch: Callable[[], bool],
+        recorded: Callable[[], Mapping[Key, Entry]],
     ) -> None:
         self._shared = shared
         self._etcd = etcd
@@ -133,6 +136,7 @@ class Feed:
         self._replaced = replaced
         self._ended = ended
         self._in_touch = in_touch
+        self._recorded = recorded
         self._watch: IEtcdWatch | None = None
         self._receiver: _Receiver | None = None
         self._complete = False
@@ -177,9 +181,11 @@ class Feed:
             raise Unavailable("the data of etcd were lost or replaced while they were read")
         self.resyncs += 1
         before = self._shared.table
-        self._holding = self._holding or database.replaced or lost
+        recorded = self._recorded()
+        self._holding = self._holding or database.replaced or lost or bool(recorded)
         if self._holding:
             table.hold(before, self._name, database.replaced or lost)
+            table.hold_entries(recorded, self._name)
         touched = await self._difference(before, table, database.replaced)
         self.revision = revision
         self._shared.table = table

@@ -10,7 +10,7 @@ import attrs
 
 Kind = Literal[
     "kill broker", "pause broker", "cut broker", "split brokers", "kill etcd", "kill leader", "pause etcd", "cut etcd",
-    "kill all etcd", "restart broker",
+    "kill all etcd", "cut all etcd", "pause all etcd", "start without etcd", "restart broker",
 ]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = (
@@ -19,13 +19,22 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 """The kinds of a schedule by chance."""
 
+OUTAGES: tuple[Kind, ...] = ("kill all etcd", "cut all etcd", "pause all etcd", "start without etcd")
+"""The kinds that leave all brokers without etcd: every second round has one of them."""
+
+
+STARTS = 12.0
+"""Seconds, at least, of an outage in which a broker starts: it goes on without etcd after five."""
+
 
 @attrs.frozen
 class Fault:
     """A fault that begins ``at`` seconds after the begin of its round, and ends ``lasts`` seconds later.
 
     - "kill broker", "kill etcd": kill -9 of ``target``, and its start at the end. "kill leader": of etcd's leader at
-      that moment. "kill all etcd": of all members.
+      that moment. "kill all etcd": of all members. "pause all etcd": SIGSTOP of all members.
+    - "cut all etcd": no packet between brokers and members of etcd; the brokers reach each other. "start without etcd":
+      the same, and ``target`` is killed, and started at once.
     - "restart broker": SIGTERM, and its start at the end, as for an upgrade.
     - "pause broker", "pause etcd": SIGSTOP, and SIGCONT at the end.
     - "cut broker": no packet between ``target`` and all members of etcd and all other brokers; its clients reach it.
@@ -69,18 +78,23 @@ def upgrade(brokers: Sequence[str], ttl: float) -> list[Round]:
 def _faults(rng: random.Random, brokers: list[str], etcds: list[str], ttl: float) -> tuple[Fault, ...]:
     faults: list[Fault] = []
     etcd_fault = False
-    for _ in range(rng.choice((1, 2, 2, 3))):
-        kind = rng.choice(KINDS)
+    outage = rng.random() < 0.5
+    for number in range(rng.choice((1, 2, 2, 3))):
+        kind = rng.choice(OUTAGES if outage and number == 0 else KINDS)
         # Shorter than the TTL, about as long, and longer.
         lasts = round(rng.uniform(0.5, 2.0) * ttl if rng.random() < 0.5 else rng.uniform(0.2, 1.0) * ttl, 2)
         at = round(rng.uniform(0.0, 3.0), 2)
         if "etcd" in kind or kind == "kill leader":
-            # A second fault of etcd would leave it without a quorum for long; "kill all etcd" is that case, and short.
+            # A second fault of etcd would leave it without a quorum for long; an outage is that case.
             if etcd_fault:
                 continue
             etcd_fault = True
-            target = "" if kind in ("kill leader", "kill all etcd") else rng.choice(etcds)
-            lasts = min(lasts, 3.0) if kind == "kill all etcd" else lasts
+            target = "" if kind == "kill leader" or kind in OUTAGES else rng.choice(etcds)
+            if kind in OUTAGES:
+                lasts = round(rng.uniform(0.5, 3.0) * ttl, 2)
+            if kind == "start without etcd":
+                target = brokers.pop(rng.randrange(len(brokers)))
+                lasts = max(lasts, STARTS)
         elif brokers:
             target = brokers.pop(rng.randrange(len(brokers)))
         else:

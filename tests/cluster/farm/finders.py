@@ -1,9 +1,9 @@
-"""Finders: one at each broker, which looks at the whole registry again and again while faults happen."""
+"""Finders: one at each broker, which finds all names and lists the registry again and again while faults happen."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -23,6 +23,9 @@ EVERY = 0.5
 Entry = tuple[str, str, int]
 """A service: its name, its place, and the id of its provider."""
 
+Place = tuple[str, str]
+"""The name of a service, and its place."""
+
 
 class _Looking(LineOnlyReceiver):
     transport: Any
@@ -33,17 +36,23 @@ class _Looking(LineOnlyReceiver):
         self.finder = finder
 
     def connectionMade(self) -> None:
-        self.transport.write(b'{"to":"admin","op":"auth"}\n\n')
+        self.found: set[Place] = set()
+        self.transport.write(b'{"to":"admin","op":"auth"}\n\n{"to":"client","op":"auth"}\n\n')
         self.finder.connected(self)
 
-    def look(self) -> None:
-        self.transport.write(b'{"to":"admin","op":"servicedesc"}\n\n')
+    def look(self, finds: bytes) -> None:
+        self.found = set()
+        self.transport.write(finds + b'{"to":"admin","op":"servicedesc"}\n\n')
 
     def lineReceived(self, line: bytes) -> None:
-        if b'"servicedesc"' in line:
-            found = msgspec.json.decode(line)["desc"]
-            services = [(each["service"], each["hostport"], each["provider"]) for each in found if each["provider"]]
-            self.finder.saw(services, sum(1 for each in found if each.get("restored")))
+        if b'"op":"find"' in line:
+            self.found.update(
+                (each["service"], each["hostport"]) for each in msgspec.json.decode(line)["desc"] if "hostport" in each
+            )
+        elif b'"op":"servicedesc"' in line:
+            listed = msgspec.json.decode(line)["desc"]
+            services = [(each["service"], each["hostport"], each["provider"]) for each in listed if each["provider"]]
+            self.finder.saw(services, self.found)
         elif b'"ping"' in line:
             self.transport.write(line.replace(b'"ping"', b'"pong"') + b"\n\n")
 
@@ -52,15 +61,17 @@ class _Looking(LineOnlyReceiver):
 
 
 class Finder:
-    """Looks at one broker. ``services`` is what it saw last, at ``seen``; ``up`` is the time of its connection, or 0.
+    """Looks at one broker. ``services`` is what it listed last, at ``seen``, and ``found`` what finds of all ``names``
+    returned just before; ``up`` is the time of its connection, or 0.
 
     ``look`` is called with this finder after each look.
     """
 
-    def __init__(self, broker: Broker, look: Callable[[Finder], object]) -> None:
+    def __init__(self, broker: Broker, names: Iterable[str], look: Callable[[Finder], object]) -> None:
         self.broker = broker
         self.services: list[Entry] = []
-        self.restored = 0
+        self.found: set[Place] = set()
+        self._finds = b"".join(b'{"to":"client","op":"find","service":"%b"}\n\n' % each.encode() for each in names)
         self.seen = self.asked = self.up = 0.0
         self.looks = 0
         self._look = look
@@ -92,9 +103,9 @@ class Finder:
         if not self._over:
             reactor.callLater(0.3, self.start)
 
-    def saw(self, services: list[Entry], restored: int) -> None:
+    def saw(self, services: list[Entry], found: set[Place]) -> None:
         self.services = services
-        self.restored = restored
+        self.found = found
         self.seen = time.monotonic()
         self.looks += 1
         self._look(self)
@@ -103,4 +114,4 @@ class Finder:
     def _ask(self) -> None:
         if self._connection is not None:
             self.asked = time.monotonic()
-            self._connection.look()
+            self._connection.look(self._finds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+from collections import Counter
 from types import TracebackType
 
 from tests.packages import need_namespaces, program
@@ -44,7 +45,8 @@ class Network:
         self.hosts = {
             name: Host(name, f"elko{self._tag}-{name}", f"{self._net}.{number}") for number, name in enumerate(names, 1)
         }
-        self._cuts: set[frozenset[str]] = set()
+        self._cuts: Counter[frozenset[str]] = Counter()
+        """Cuts of each pair of hosts."""
 
     def __enter__(self) -> Network:
         try:
@@ -70,18 +72,18 @@ class Network:
         self._remove()
 
     def cut(self, one: str, other: str) -> None:
-        """Drop everything between two hosts. Idempotent."""
-        self._change("add", one, other)
+        """Drop everything between two hosts, until each cut of them has ended."""
+        self._cuts[frozenset((one, other))] += 1
+        if self._cuts[frozenset((one, other))] == 1:
+            self._change("add", one, other)
 
     def heal(self, one: str, other: str) -> None:
-        """End a cut. Idempotent."""
-        self._change("delete", one, other)
+        """End a cut."""
+        self._cuts[frozenset((one, other))] -= 1
+        if not self._cuts[frozenset((one, other))]:
+            self._change("delete", one, other)
 
     def _change(self, verb: str, one: str, other: str) -> None:
-        pair = frozenset((one, other))
-        if (pair in self._cuts) == (verb == "add"):
-            return
-        self._cuts ^= {pair}
         for host, peer in ((self.hosts[one], self.hosts[other]), (self.hosts[other], self.hosts[one])):
             element = f"{verb} element inet cut hosts {{ {peer.address} }}"
             self._run(*host.runner, self._nft, element)

@@ -2,7 +2,8 @@
 
     python -m tests.cluster.farm.rounds --seed 1 --rounds 100 --providers 1000
 
-During the faults, finds at each broker must not miss a provider that is registered and whose broker is in touch. After
+Half of the rounds have an outage of etcd for all brokers. During the faults, finds at each broker must not miss a
+provider that is registered and whose broker is in touch, nor, in an outage, one that was registered before it. After
 them, within the settling time, all registries must be equal, with every live provider and no other. Confirmed messages
 of queues are accounted for, and messages of a topic keep their order and arrive again everywhere. It prints one line of
 JSON for each round, and exits with status 1 if anything was wrong.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from twisted.internet import reactor as _reactor
@@ -74,11 +76,14 @@ class Farm:
         self.providers = providers(count, brokers, random.Random(seed))
         self._rng = random.Random(seed)
         self.by_place = {(each.name, each.place): each for each in self.providers}
-        self.finders = [Finder(each, self.check) for each in brokers]
+        names = dict.fromkeys(each.name for each in self.providers)
+        self.finders = [Finder(each, names, self.check) for each in brokers]
         self.queues = QueueTraffic(brokers)
         self.topic = TopicTraffic(brokers)
         self.missed: list[str] = []
         self.looks = self.given_up = 0
+        self.required: list[int] = []
+        """Number of the providers that each look had to see."""
         self._out: dict[str, float] = {}
         """Brokers that are out of touch with etcd now, with the time since when."""
         self._back: dict[str, float] = {}
@@ -88,7 +93,7 @@ class Farm:
         self._late = 0.0
         """Time at which this process was late for the last time."""
         self._unsure = 0.0
-        """Time until which etcd may have no leader: then nothing new is known anywhere."""
+        """Time until which etcd may be away, or have no leader: then nothing new is known anywhere."""
         self._unsure_from = 0.0
         """Begin of the last fault of etcd: registrations since then wait for a leader, and for their broker."""
 
@@ -146,8 +151,8 @@ class Farm:
                 return f"{finder.broker.name} has {len(dead)} that are dead, such as {sorted(dead)[:3]}"
             if twice := [each for each, count in found.items() if count > 1]:
                 return f"{finder.broker.name} has {len(twice)} twice, such as {sorted(twice)[:3]}"
-            if finder.restored:
-                return f"{finder.broker.name} has {finder.restored} entries from before its restart"
+            if finder.found != live:
+                return f"{finder.broker.name} finds {sorted(finder.found ^ live)[:3]} not as they are"
         first = self.finders[0]
         for finder in self.finders[1:]:
             if finder.services != first.services:
@@ -175,10 +180,16 @@ class Farm:
             return
         if asked - finder.up < FRESH or not (self._in_touch(name, asked) and self._in_touch(name, seen)):
             return
-        found = {(name, place) for name, place, _ in finder.services}
-        for key, each in self.by_place.items():
-            if key not in found and self._required(each, asked) and self._required(each, seen):
-                reactor.callLater(NOTICE, self._confirm, finder, each, asked, seen)
+        found = finder.found
+        required = [
+            (key, each)
+            for key, each in self.by_place.items()
+            if self._required(each, asked) and self._required(each, seen)
+        ]
+        missing = [each for key, each in required if key not in found]
+        for each in missing:
+            reactor.callLater(NOTICE, self._confirm, finder, each, asked, seen)
+        self.required.append(len(required))
 
     def _confirm(self, finder: Finder, each: Provider, asked: float, seen: float) -> None:
         """Count a miss, unless the provider has noticed by now that its broker had ended its session at that time.
@@ -196,9 +207,9 @@ class Farm:
 
     def _required(self, each: Provider, now: float) -> bool:
         """True if every broker in touch must know a provider."""
-        if each.first == 0.0 or now - each.first < FRESH or self._unsure > now:
+        if each.first == 0.0 or now - each.first < FRESH:
             return False
-        if each.since > self._unsure_from - FRESH and now < self._unsure + FRESH:
+        if now < self._unsure + FRESH and (each.holder is None or each.since > self._unsure_from - FRESH):
             return False
         if each.holder is None or each.since > now - FRESH:
             if each.left or each.held < FRESH:
@@ -221,6 +232,7 @@ class Farm:
         """Run a round; returns its line of the report."""
         self.missed = []
         self.looks = self.given_up = 0
+        self.required = []
         began = time.monotonic()
         moves = sum(each.moves for each in self.providers)
         stolen, ticks = processors()
@@ -255,6 +267,7 @@ class Farm:
             "waited for": last,
             "moves": sum(each.moves for each in self.providers) - moves,
             "looks": self.looks,
+            "required": [min(self.required, default=0), round_to(median(self.required or [0]), 0)],
             "missed": len(self.missed),
             "examples": self.missed[:5],
             "given up": self.given_up,
@@ -274,8 +287,8 @@ class Farm:
         broker = fault.target if fault.kind.endswith(" broker") else ""
         if broker:
             self._out[broker] = time.monotonic()
-        if fault.kind in ("kill broker", "restart broker"):
-            self._killed[broker] = time.monotonic()
+        if fault.kind in ("kill broker", "restart broker", "start without etcd"):
+            self._killed[fault.target] = time.monotonic()
         of_etcd = "etcd" in fault.kind or fault.kind == "kill leader"
         if of_etcd:
             self._unsure_from = time.monotonic()
@@ -328,6 +341,20 @@ class Farm:
                     killed[0].kill()
 
                 return kill, lambda: killed[0].start()
+            case "pause all etcd":
+                return partial(each_of, hosts.etcds.values(), Member.pause), partial(
+                    each_of, hosts.etcds.values(), Member.resume
+                )
+            case "cut all etcd" | "start without etcd":
+                pairs = [(one, other) for one in hosts.brokers for other in hosts.etcds]
+
+                def outage() -> None:
+                    each_of(pairs, lambda pair: network.cut(*pair))
+                    if fault.target:
+                        hosts.brokers[fault.target].kill()
+                        hosts.brokers[fault.target].start()
+
+                return outage, lambda: each_of(pairs, lambda pair: network.heal(*pair))
             case "kill all etcd":
                 return partial(each_of, hosts.etcds.values(), Member.kill), partial(
                     each_of, hosts.etcds.values(), Member.start

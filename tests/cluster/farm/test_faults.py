@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster.farm.faults import KINDS, schedule
+from tests.cluster.farm.faults import KINDS, OUTAGES, schedule
 
 HOSTS = (("a", "b", "c"), ("etcd1", "etcd2", "etcd3"))
 
@@ -15,7 +15,8 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 def test_a_hundred_rounds_have_every_kind_and_no_host_twice_in_a_round() -> None:
     rounds = schedule(1, 100, *HOSTS, 6)
-    assert {fault.kind for each in rounds for fault in each.faults} == set(KINDS)
+    assert {fault.kind for each in rounds for fault in each.faults} == {*KINDS, *OUTAGES}
+    assert 40 < sum(any(fault.kind in OUTAGES for fault in each.faults) for each in rounds) < 70
     for each in rounds:
         assert each.faults
         targets = [fault.target for fault in each.faults if fault.target]

@@ -136,6 +136,36 @@ def test_a_start_without_etcd_serves_the_record_of_the_others(farm: Farm) -> Non
     assert again.degradations == ""
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_the_record_is_held_until_the_others_are_back(farm: Farm, back: bool) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [b.register("bank", f"h:{number}") for number in range(3)]
+    farm.run(6.0)
+    a.kill()
+    again = farm.member("a", a.memory)
+    for each in (again, b):
+        each.client.disconnect(0, 1, 2)
+    farm.until(lambda: again.started, "the start")
+    farm.run(60.0)
+    again.client.connect()
+    while not again.is_member:
+        assert len(again.registry.find("bank", "tcp", True)) == 3
+        farm.run(0.01)
+    farm.run(20.0)
+    assert again.found() == ids
+    if not back:
+        # Its broker is away for good.
+        assert 60 < farm.until(lambda: not again.found(), "their end", 200.0) < 100
+        return
+    b.client.connect()
+    b.registry.leave(ids[2])
+    while not b.is_member or again.found() != ids[:2]:
+        assert again.found()[:2] == ids[:2]
+        farm.run(0.01)
+    farm.run(60.0)
+    assert again.found() == ids[:2]
+
+
 def test_a_start_without_etcd_and_without_a_record_is_not_ready(farm: Farm) -> None:
     [a] = farm.joined("a")
     a.kill()
