@@ -65,6 +65,8 @@ class Server:
     """Time at which a session of it ended that had begun less than `BRIEF` seconds before."""
     abandoned: dict[int, None] = attrs.field(factory=dict)
     """Its ids at brokers that ended."""
+    former: dict[Node, None] = attrs.field(factory=dict)
+    """Brokers at which it had a session before."""
 
     @property
     def owner(self) -> Owner:
@@ -199,6 +201,7 @@ class History:
                 self._loss: 1,
                 self._member: 2,
                 self._etcd_fault: 1,
+                self._outage: 0.5,
             }
         return actions
 
@@ -249,6 +252,7 @@ class History:
     def _exit(self, server: Server, node: Node) -> None:
         """End a session of a server."""
         id = server.homes.pop(node)
+        server.former[node] = None
         self.trace("leaves", node.name, server.number, id)
         del node.sessions[id]
         server.since = now = self.timeline.now
@@ -263,6 +267,7 @@ class History:
             id = server.homes.pop(node, None)
             if id is not None:
                 server.abandoned[id] = None
+                server.former[node] = None
             server.since = self.timeline.now
             if KEYS.member(node.name) not in self.etcd.keys:
                 # The others hold its entries, until it is back without them.
@@ -482,6 +487,28 @@ class History:
         node.cut = None
         if node.running:
             node.client.connect()
+
+    def _outage(self) -> None:
+        """No broker reaches etcd for a while, in which one may be started; they come back one after the other."""
+        for node in self.nodes:
+            if node.cut is None:
+                self._troubled(node)
+                node.cut = tuple(range(MEMBERS))
+                if node.running:
+                    node.client.disconnect(*node.cut)
+        if self.rng.random() < 0.6:
+            node = self.rng.choice(self.nodes)
+            if node.running and not node.paused:
+                self._troubled(node)
+                self._lost_sessions(node, node.crash())
+                node.start()
+        lasts = self.rng.choice((2.0, 8.0, 20.0))
+        for node in self.nodes:
+            self.clock.callLater(lasts + self.rng.choice((0.0, 0.5, 3.0)), self._connect_again, node)
+
+    def _connect_again(self, node: Node) -> None:
+        if node.cut is not None:
+            self._reconnect(node)
 
     def _loss(self) -> None:
         node = self.rng.choice(self.nodes)

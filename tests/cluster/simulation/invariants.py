@@ -11,6 +11,7 @@ from broker.cluster.etcd.etcd_interface import Event
 from broker.cluster.layout import Keys
 from broker.cluster.member_sessions import State
 from broker.core.model import CheckState, Service
+from tests.cluster.simulation.fake_etcd import MEMBERS
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.history import History, Server
@@ -32,8 +33,11 @@ RECOVERY = 30.0
 HELD = 80.0
 """Seconds after the end of a lease for which a broker has to hold entries, ten times the TTL and `RECOVERY`."""
 
-GAP = 1.0
-"""Seconds after the end of a brief session of a server for which it may be missing."""
+GAP = 0.2
+"""Seconds after the end of a brief session of a server for which it may be missing, without a fault: a round trip."""
+
+RECORDED = 5.0
+"""Seconds from a change at another broker until the record of a broker without faults has it."""
 
 KEYS = Keys("default")
 
@@ -53,6 +57,12 @@ class Invariants:
         self._seen: dict[Node, dict[tuple[int, tuple[str, str]], bool]] = {}
         """Services of servers that each broker has found, as number of the server, name and protocol; True if another
         session of the server has its key in etcd, too: then it is found when the first one ends."""
+        self._recorded: dict[Node, dict[tuple[int, tuple[str, str]], bool]] = {}
+        """The same of each broker that is not running, as far as its record must have it."""
+        self._first: dict[tuple[Node, tuple[int, tuple[str, str]]], tuple[int, float]] = {}
+        """Provider by which each broker finds a service, and the time since when."""
+        self._well: dict[Node, float] = {}
+        """Time at which each broker was a member in touch with etcd last."""
         self._withdrawn: dict[tuple[int, str], float] = {}
         """Time at which a server withdrew its services of a name last."""
         self._double: dict[tuple[Node, str, tuple[str, str]], float] = {}
@@ -95,7 +105,7 @@ class Invariants:
             self._leased[node.name, name] = self._lease(node.name)
             # Without space for a lease, a broker watches the others all the same.
             member = node.running and (node.cluster.state is State.MEMBER or self._history.etcd.alarm)
-            if member and node.cut is None and not node.paused:
+            if member and len(node.cut or ()) < MEMBERS and not node.paused:
                 self._witnessed[node.name, name] = now
 
     def _lease(self, name: str) -> int:
@@ -121,18 +131,23 @@ class Invariants:
         history, revisions = self._history, self._revisions
         for node in history.nodes:
             before = revisions.get(node)
+            if before is not None and not (node.running and before[0] is node.registry):
+                before = None
+                del revisions[node]
+                self._recorded[node] = self._record(node, self._seen.pop(node, {}))
             if not node.running:
-                if before is not None:
-                    del revisions[node]
-                    self._seen.pop(node, None)
                 continue
+            if node.serving and node in self._recorded:
+                recorded = self._recorded.pop(node)
+                if node.cluster.state is not State.MEMBER:
+                    # It answers by its record.
+                    self._seen[node] = recorded
+                    before = None
             registry = node.registry
             revision = registry.revision
             # After most events nothing has changed.
-            if before is not None and before[1] == revision and before[0] is registry:
+            if before is not None and before[1] == revision:
                 continue
-            if before is None or before[0] is not registry:
-                self._seen.pop(node, None)
             revisions[node] = registry, revision
             self._check_node(node)
         now = history.timeline.now
@@ -165,6 +180,20 @@ class Invariants:
             if member is None or member.lease != event.value.lease or not member.lease:
                 raise Broken(f"{event.key!r} was written under another lease than that of {name!r}")
 
+    def _record(self, node: Node, seen: dict[tuple[int, tuple[str, str]], bool]) -> dict[Any, bool]:
+        """Return what the record of a broker that has ended must have: registrations at others of some seconds ago."""
+        end = self._well.get(node, 0.0)
+        first = {mark: at for (each, mark), (_, at) in self._first.items() if each is node}
+        self._first = {each: at for each, at in self._first.items() if each[0] is not node}
+        return {
+            (number, key): False
+            for number, key in seen
+            if node not in (server := self._history.servers[number]).homes
+            and server.homes
+            and end - max(server.since, first.get((number, key), 0.0)) > RECORDED
+            and node.disk.load_record() is not None
+        }
+
     def _check_node(self, node: Node) -> None:
         found = self._found(node)
         for id, server in node.sessions.items():
@@ -177,18 +206,25 @@ class Invariants:
                 mark = (server.number, key)
                 ids = [each.provider for each in found.get(key, ()) if each.hostport == server.hostport]
                 if ids:
+                    if self._first.get((node, mark), (0, 0.0))[0] != ids[0]:
+                        self._first[node, mark] = ids[0], self._history.timeline.now
                     if self._lasts(server, key, ids[0]):
                         seen[mark] = self._has_standby(server, key, ids[0], node)
                     else:
                         seen.pop(mark, None)
                     continue
+                self._first.pop((node, mark), None)
                 if node in server.homes and not server.doubled:
                     raise Broken(f"{node.name} does not find {key} of its own server {server.number}")
+                recorded = node.registry.find(*key, True) if mark in seen and node.cluster._parts.record.serving else ()
+                if any(each.hostport == server.hostport for each in recorded):
+                    continue
                 if mark in seen:
                     standby = seen.pop(mark)
                     # A broker whose watch is behind sees a withdrawal late, before the next offer.
                     withdrawn = self._withdrawn.get((server.number, key[0]), -RECOVERY)
-                    if self._continuous(node, server, standby) and self._history.timeline.now - withdrawn > RECOVERY:
+                    behind = RECOVERY if node not in self._healthy() else SPREAD
+                    if self._continuous(node, server, standby) and self._history.timeline.now - withdrawn > behind:
                         raise Broken(f"{node.name} does not find {key} of server {server.number} any more")
 
     def _lasts(self, server: Server, key: tuple[str, str], id: int) -> bool:
@@ -224,11 +260,14 @@ class Invariants:
             for mark in [mark for mark in seen if mark[0] == server.number and mark[1] not in known]:
                 if not (seen[mark] and self._written(server, mark[1]) & set(server.homes.values())):
                     del seen[mark]
+        for recorded in self._recorded.values():
+            for mark in [mark for mark in recorded if mark[0] == server.number]:
+                del recorded[mark]
 
     def withdrawn(self, server: Server, name: str) -> None:
         """A server has withdrawn its services of a name."""
         self._withdrawn[server.number, name] = self._history.timeline.now
-        for seen in self._seen.values():
+        for seen in (*self._seen.values(), *self._recorded.values()):
             for mark in [mark for mark in seen if mark[0] == server.number and mark[1][0] == name]:
                 del seen[mark]
 
@@ -277,8 +316,8 @@ class Invariants:
                 return False
         if standby or now - server.since > RECOVERY:
             return True
-        # The home before may have lost its lease.
-        return all(now - self._ended.get(node.name, -RECOVERY) > RECOVERY for node in self._history.nodes)
+        # A home before may have lost its lease.
+        return all(now - self._ended.get(node.name, -RECOVERY) > RECOVERY for node in server.former)
 
     # what may last for a moment
 
@@ -300,6 +339,9 @@ class Invariants:
 
     def _check_times(self) -> None:
         now = self._history.timeline.now
+        for node in self._history.nodes:
+            if node.serving and not node.paused and node.cut is None and node.cluster.state is State.MEMBER:
+                self._well[node] = now
         healthy = self._healthy()
         if not healthy:
             return
