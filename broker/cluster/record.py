@@ -25,7 +25,7 @@ from broker.core.cluster.cluster_interfaces import Key, Registration
 INTERVAL = 2.0
 """Seconds between two writes of the record: what changes more often is written once."""
 
-PIECE = 2_000
+PIECE = 500
 """Registrations in one write, so that a first record of a large farm takes the reactor some milliseconds at a time."""
 
 

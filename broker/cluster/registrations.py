@@ -294,6 +294,9 @@ class Registrations:
         table = self._shared.table
         for key, revision in keys.items():
             own = self._own.get(key)
+            there = table.entries.get(key)
+            if own is None and key not in table.standbys and (there is None or there.broker != self._name):
+                continue  # as most are: of other members
             entry = table.valid(key)
             if own is None:
                 if entry is not None and entry.broker == self._name:
