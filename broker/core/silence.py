@@ -450,7 +450,7 @@ class Verification:
             entry.confirm()  # a sign of life to its wire, which says so here: the suspect is back after that
             self._suspects[entry] = _Suspect(entry, suspect.message, suspect.until, deque(), proved=True)
             return
-        if outcome.refused:
+        if outcome.closed_port:
             suspect.places.popleft()
             if not suspect.places:
                 self._end(entry)

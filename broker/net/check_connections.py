@@ -132,8 +132,8 @@ class ConnectionChecks:
             # The fault of this machine, such as a lack of descriptors.
             return Outcome(None, f"not checked: {error}".rstrip(".")[:MAX_REASON])
         except ConnectError as error:
-            refused = isinstance(error, ConnectionRefusedError)
-            return Outcome(False, f"no connection: {error}".rstrip(".")[:MAX_REASON], refused)
+            closed_port = isinstance(error, ConnectionRefusedError)
+            return Outcome(False, f"no connection: {error}".rstrip(".")[:MAX_REASON], closed_port)
         except (ConnectionClosed, RequestNotSent, RequestTransmissionFailed, TimeoutError) as error:
             return Outcome(False, f"no answer: {error or type(error).__name__}".rstrip(".")[:MAX_REASON])
         except CancelledError:

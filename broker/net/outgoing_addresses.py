@@ -4,9 +4,10 @@ Peers choose the hostports of their services, and a check makes the broker conne
 
 - An address must be in one of the networks of ``checks.networks``. It is checked after the lookup of a name, and the
   connection is made to that very address, so that a name cannot change its address in between.
-- Link-local, multicast, broadcast, unspecified and reserved addresses are refused, whatever the networks are: they
-  reach the metadata service of a cloud, or no service at all.
-- The broker's own listeners are refused: a connection to one would come from this machine, which has more rights there.
+- Link-local, multicast, broadcast, unspecified and reserved addresses are never permitted, whatever the networks are:
+  they reach the metadata service of a cloud, or no service at all.
+- The broker's own listeners are not permitted: a connection to one would come from this machine, which has more rights
+  there.
 - A loopback address is permitted only if a peer of this machine gave it: from any other peer it would be an order to
   connect to programs of the broker's machine.
 - IPv4 addresses within IPv6 ones are judged as IPv4.
@@ -57,21 +58,21 @@ class Outgoing:
 
         ``local`` is True if the peer that gave the address is on this machine.
         """
-        refused = NO_ADDRESS, "its host has no address"
+        why = NO_ADDRESS, "its host has no address"
         for text in addresses:
             try:
                 address = address_of(text)
             except ValueError:
                 continue
-            found = self._refused(address, port, local)
+            found = self._not_permitted(address, port, local)
             if found is None:
                 return address
-            refused = found
-        kind, reason = refused
+            why = found
+        kind, reason = why
         self._count(kind)
         raise Refusal(Reason.ADDRESS_NOT_ALLOWED, reason)
 
-    def _refused(self, address: Address, port: int, local: bool) -> tuple[str, str] | None:
+    def _not_permitted(self, address: Address, port: int, local: bool) -> tuple[str, str] | None:
         """Return the kind and reason of the refusal of an address; None if it is permitted."""
         if (special := _special(address)) is not None:
             return SPECIAL, f"{address} is {special} address"

@@ -29,7 +29,8 @@ from tests.wires.recording import ElkoFarm, desc
 
 PEERS = 10
 
-REFUSED, ACCEPTED = Outcome(False, "no connection: refused", refused=True), Outcome(True, "a connection was accepted")
+REFUSED = Outcome(False, "no connection: refused", closed_port=True)
+ACCEPTED = Outcome(True, "a connection was accepted")
 
 
 class Network:

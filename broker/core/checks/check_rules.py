@@ -100,12 +100,12 @@ longer than any server takes to start."""
 @attrs.frozen
 class Outcome:
     """Outcome of one check: True for a success, False for a failure, None if the check could not be made. ``reason``
-    explains it, without a period at the end. ``refused``: the host answered that nothing listens there.
+    explains it, without a period at the end. ``closed_port``: the host answered that nothing listens there.
     ``unreachable``: the host acknowledged nothing."""
 
     alive: bool | None
     reason: str
-    refused: bool = False
+    closed_port: bool = False
     unreachable: bool = False
 
 
