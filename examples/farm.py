@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 
@@ -19,21 +20,36 @@ TOPICS = (b"elkobroker.services", b"elkobroker.load")
 
 
 def main() -> None:
-    """Subscribe, and print each publication."""
+    """Watch until interrupted, also over the loss of a broker where there are several."""
     arguments = argparse.ArgumentParser(description="Watch the farm.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:61616", help="endpoint of the broker [%(default)s]")
+    arguments.add_argument(
+        "--broker",
+        default="tcp://127.0.0.1:61616",
+        help="endpoint of the broker, or A,B,... [%(default)s]",
+    )
     options = arguments.parse_args()
 
-    socket = zmq.Context().socket(zmq.DEALER)
+    brokers = options.broker.split(",")
+    for broker in itertools.cycle(brokers):
+        watch(broker)
+        if len(brokers) == 1:
+            raise SystemExit("the broker does not answer")
+        print(f"{broker} does not answer", flush=True)
+
+
+def watch(broker: str) -> None:
+    """Subscribe at a broker, and print each publication, until it is silent."""
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     socket.identity = f"farm.py {os.getpid()}".encode()
     socket.linger = 0
-    socket.connect(options.broker)
+    socket.connect(broker)
     socket.send_multipart([b"", b"CONNECT", b"TTL", str(TTL).encode(), b"ID", b"connect"])
     socket.send_multipart([b"", b"SUB", b"ID", b"subscribe", b"", *TOPICS])
     while True:
         if not socket.poll(TTL):
             # A broker that runs sends at least two messages in this time.
-            raise SystemExit("the broker does not answer")
+            socket.close()
+            return
         _, verb, *rest = socket.recv_multipart()
         if verb == b"MESSAGE":
             print(shown(json.loads(rest[-1])), flush=True)

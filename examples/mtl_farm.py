@@ -19,11 +19,15 @@ from broker.client.settings import Event
 async def main(reactor: Any) -> None:
     """Watch until interrupted, also across restarts of the broker."""
     arguments = argparse.ArgumentParser(description="Watch the farm.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="endpoint of the broker [%(default)s]")
+    arguments.add_argument(
+        "--broker",
+        default="tcp://127.0.0.1:5975",
+        help="endpoint of the broker, or A,B,... [%(default)s]",
+    )
     arguments.add_argument("--service", help="only services of this name")
     options = arguments.parse_args()
 
-    client = Client(reactor, options.broker)
+    client = Client(reactor, options.broker.split(","))
     reactor.addSystemEventTrigger("before", "shutdown", client.close)
     view = await registry.services(client, options.service, on_change, on_event)
     print(f"watching the farm: {len(view.entries)} services", flush=True)

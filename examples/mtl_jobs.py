@@ -17,7 +17,11 @@ from broker.client.credentials import Password
 def main() -> None:
     """Put messages, or process messages until interrupted."""
     arguments = argparse.ArgumentParser(description="Put messages into a queue, or process them.")
-    arguments.add_argument("--broker", default="tcp://127.0.0.1:5975", help="endpoint of the broker [%(default)s]")
+    arguments.add_argument(
+        "--broker",
+        default="tcp://127.0.0.1:5975",
+        help="endpoint of the broker, or A,B,... [%(default)s]",
+    )
     arguments.add_argument("--queue", default="jobs", help="name of the queue [%(default)s]")
     arguments.add_argument("--user", help="user name; the password is taken from the environment variable MTL_PASSWORD")
     commands = arguments.add_subparsers(dest="command", required=True)
@@ -29,7 +33,7 @@ def main() -> None:
     credentials = None
     if options.user is not None:
         credentials = Password(options.user, os.environ["MTL_PASSWORD"])
-    with Client(options.broker, credentials) as client:
+    with Client(options.broker.split(","), credentials) as client:
         if options.command == "put":
             queue = client.write("queue", [options.queue])
             for piece in options.pieces:

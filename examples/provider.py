@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import select
 import socket
 import time
 
+CONNECT = 2.0
+"""Seconds after which the next broker is tried."""
+
+PAUSE = 0.2
+"""Seconds before the next broker is tried."""
+
 
 def main() -> None:
-    """Register, report, and answer the broker's pings."""
+    """Stay registered until interrupted: at the next broker where there are several."""
     arguments = argparse.ArgumentParser(description="Offer a service to the farm.")
-    arguments.add_argument("--broker", default="127.0.0.1:9000", help="host:port of the broker [%(default)s]")
+    arguments.add_argument(
+        "--broker", default="127.0.0.1:9000", help="host:port of the broker, or A,B,... [%(default)s]"
+    )
     arguments.add_argument("--service", default="bank", help="name of the service offered [%(default)s]")
     arguments.add_argument("--hostport", default="127.0.0.1:7000", help="host:port of the service [%(default)s]")
     arguments.add_argument("--label", default="example provider", help="label of the provider [%(default)s]")
@@ -24,8 +33,23 @@ def main() -> None:
     arguments.add_argument("--every", type=float, default=30.0, help="seconds between reports [%(default)s]")
     options = arguments.parse_args()
 
-    host, _, port = options.broker.rpartition(":")
-    with socket.create_connection((host, int(port))) as broker:
+    brokers = options.broker.split(",")
+    for broker in itertools.cycle(brokers):
+        try:
+            serve(broker, options)
+        except OSError as error:
+            if len(brokers) == 1:
+                raise
+            print(f"{broker} is lost: {error}", flush=True)
+        if len(brokers) == 1:
+            return
+        time.sleep(PAUSE)
+
+
+def serve(broker_at: str, options: argparse.Namespace) -> None:
+    """Register, report, and answer the pings of a broker, until it closes the connection."""
+    host, _, port = broker_at.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=CONNECT) as broker:
 
         def send(**message: object) -> None:
             broker.sendall(json.dumps({"to": "client", **message}).encode() + b"\n\n")

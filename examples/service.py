@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import socket
 import time
@@ -23,7 +24,7 @@ def main() -> None:
     """Stay registered until interrupted."""
     arguments = argparse.ArgumentParser(description="Be a service that others find.")
     arguments.add_argument("--name", required=True, help="name of the service")
-    arguments.add_argument("--host", default="127.0.0.1", help="IPv4 address of the broker [%(default)s]")
+    arguments.add_argument("--host", default="127.0.0.1", help="IPv4 address of the broker, or A,B,... [%(default)s]")
     arguments.add_argument("--port", type=int, default=5246, help="the broker's port, TCP and UDP [%(default)s]")
     arguments.add_argument("--hostport", default="127.0.0.1:7000", help="host:port of the service [%(default)s]")
     arguments.add_argument("--interval", type=float, default=1.0, help="seconds between heartbeats [%(default)s]")
@@ -35,14 +36,14 @@ def main() -> None:
     context = zmq.Context()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.setblocking(False)
-        while True:
+        for host in itertools.cycle(options.host.split(",")):
             # Each registration uses a new connection, since the broker ignores one that it has sent a disconnect.
             with context.socket(zmq.DEALER) as broker:
                 broker.linger = 0
-                broker.connect(f"tcp://{options.host}:{options.port}")
+                broker.connect(f"tcp://{host}:{options.port}")
                 if register(broker, info, options.interval):
                     said_before(udp)
-                    beat(broker, udp, (options.host, options.port), options.name, options.interval)
+                    beat(broker, udp, (host, options.port), options.name, options.interval)
 
 
 def register(broker: zmq.Socket[bytes], info: dict[str, object], interval: float) -> bool:
