@@ -153,6 +153,31 @@ def test_one_director_decides_and_its_end_loses_no_user(farm: Farm) -> None:
     assert not any("raceback" in line for each in brokers.running.values() for line in each.log)
 
 
+def test_contexts_that_are_granted_and_not_open_are_opened_once_after_the_end_of_the_active_director(
+    farm: Farm,
+) -> None:
+    brokers, servers = farm.brokers, farm.servers
+    [name] = active(brokers)
+    left = "abc".replace(name, "")
+    # Some of the requests come by way of another director.
+    granted = [farm.reserve(name if n % 3 else left[0], f"context-{n}", f"user-u{n}") for n in range(RACES)]
+    assert len({each["hostport"] for each in granted}) == 2
+    dying = brokers.running.pop(name)
+    dying.process.send_signal(signal.SIGKILL)
+    dying.process.wait()
+    # In another order, in which a director that knows nothing of them would choose other servers.
+    later = [farm.reserve(left[n % 2], f"context-{n}", f"user-v{n}") for n in reversed(range(RACES))]
+    later.reverse()
+    assert [each["hostport"] for each in later] == [each["hostport"] for each in granted]
+    users = [servers[each["hostport"]].enter(each) for each in (*later, *granted)]
+    opened = [room for server in servers.values() for room in server.opened]
+    assert len(opened) == len(set(opened)) == RACES
+    for each in left:
+        farm.all_present(each, users)
+    assert not any(server.duplicates for server in servers.values())
+    assert not any("raceback" in line for each in brokers.running.values() for line in each.log)
+
+
 def test_a_broker_that_stops_gives_the_claim_to_another(farm: Farm) -> None:
     brokers = farm.brokers
     [name] = active(brokers)

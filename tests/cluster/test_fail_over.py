@@ -25,11 +25,8 @@ CONFIG = '[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n[mtl]\n
 
 def piece(name: str) -> Any:
     """A function or class of the guide."""
-    [text] = [
-        each
-        for each in re.findall(r"^```python\n(.*?)^```", GUIDE, re.M | re.S)
-        if re.search(rf"^(def|class) {name}\b", each, re.M)
-    ]
+    texts = re.findall(r"^```python\n(?!# )(.*?)^```", GUIDE, re.M | re.S)
+    [text] = [each for each in texts if re.search(rf"^(def|class) {name}\b", each, re.M)]
     assert len([line for line in text.splitlines() if line and not line.startswith("import")]) <= 16
     found: dict[str, Any] = {}
     exec(text, found)

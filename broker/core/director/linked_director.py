@@ -19,7 +19,8 @@ Rules:
 - The director decides itself if there is no answer within `ANSWER_SECONDS`, if the link ends, if the other one has no
   server for the context, and if it has no link.
 - A reservation that another one granted is entered here, too, where its server is known: so it counts if this director
-  must decide later.
+  must decide later, and a context that is not open yet has its server. The one that decides sends each to all others
+  before its answer; a kill within that turn of its loop alone may lose one.
 - In a partition each side decides. Two servers that open one context are resolved as in one director, by all alike.
 """
 
@@ -135,7 +136,21 @@ class Deny(_Record, frozen=True, gc=False, tag="deny"):
     reason: str
 
 
-_decode = msgspec.json.Decoder(Union[Hello, Bye, Ask, Grant, Deny]).decode  # noqa: UP007
+class Placed(_Record, frozen=True, gc=False, tag="placed"):
+    """A reservation that the sender has granted: the members of `Ask` and `Grant`. ``place`` is the granted context."""
+
+    requester: int
+    protocol: str
+    context: str
+    user: str | None
+    internal: bool
+    most: int
+    place: str
+    hostport: str
+    reservation: str
+
+
+_decode = msgspec.json.Decoder(Union[Hello, Bye, Ask, Grant, Deny, Placed]).decode  # noqa: UP007
 _encode = msgspec.json.Encoder().encode
 _REASONS = {reason.code: reason for reason in Reason}
 
@@ -212,7 +227,7 @@ class LinkedDirector(Director):
     def reserve(self, request: Request) -> Granted | Deferred[Granted]:
         decider = self.decider
         if decider == self._here or len(self._asked) >= MAX_ASKED:
-            return super().reserve(request)
+            return self._reserve_here(request)
         check_names(request)
         mine = self._waiting[request.requester]
         if mine >= (MAX_RESERVATIONS_EACH if request.internal else request.most):
@@ -230,7 +245,7 @@ class LinkedDirector(Director):
                 request.most,
             ),
         ):
-            return super().reserve(request)
+            return self._reserve_here(request)
         self._forwarded += 1
         self._waiting[request.requester] += 1
         timer = self._clock.callLater(ANSWER_SECONDS, self._late, number)
@@ -374,6 +389,8 @@ class LinkedDirector(Director):
             self._forget(broker)
         elif isinstance(record, Ask):
             self._answer(broker, record)
+        elif isinstance(record, Placed):
+            self._take_placed(broker, record)
         else:
             self._take_answer(broker, record)
 
@@ -453,7 +470,7 @@ class LinkedDirector(Director):
         if asked is not None:
             self._unanswered += not refused
             if not asked.answer.called:
-                answer: Deferred[Any] = maybeDeferred(super().reserve, asked.request)
+                answer: Deferred[Any] = maybeDeferred(self._reserve_here, asked.request)
                 answer.chainDeferred(asked.answer)
 
     def _take_answer(self, broker: str, answer: Grant | Deny) -> None:
@@ -491,7 +508,42 @@ class LinkedDirector(Director):
             context = refusal.context if isinstance(refusal, Denied) else None
             self._send(broker, Deny(ask.number, context, refusal.text, refusal.reason.code))
 
-        maybeDeferred(super().reserve, request).addCallbacks(granted, failed)
+        maybeDeferred(self._reserve_here, request, broker).addCallbacks(granted, failed)
+
+    # Reservations that are granted here, for the others
+
+    def _reserve_here(self, request: Request, asker: str = "") -> Granted | Deferred[Granted]:
+        """Decide about a request, and send a reservation to the other directors but the one that asks."""
+
+        def place(granted: Granted) -> Granted:
+            others = [name for name in self._peers if name != asker and not self._ended]
+            if others:
+                placed = Placed(
+                    self._number(request.requester),
+                    request.protocol,
+                    request.context,
+                    request.user,
+                    request.internal,
+                    request.most,
+                    granted.context,
+                    granted.hostport,
+                    granted.reservation,
+                )
+                for name in others:
+                    self._send(name, placed)
+            return granted
+
+        result = super().reserve(request)
+        return result.addCallback(place) if isinstance(result, Deferred) else place(result)
+
+    def _take_placed(self, broker: str, placed: Placed) -> None:
+        """Enter a reservation that another director has granted."""
+        peer = self._peers.get(broker)
+        if peer is None:
+            return
+        requester = broker, peer.instance, placed.requester
+        request = Request(requester, placed.protocol, placed.context, placed.user, placed.internal, placed.most)
+        self._placer.enter(request, Granted(placed.place, placed.hostport, placed.reservation))
 
 
 def _unavailable(failure: Failure) -> None:
