@@ -29,6 +29,10 @@ _OWN_TOPICS = OWN_PREFIX.encode()
 MAX_NAME = 255
 """Limit of a service name or protocol, in characters. Names in real farms have fewer than 40."""
 
+MAX_TOPIC = 4_096
+"""Bytes of the name of a topic, on each wire and between brokers: the limit of mc0, whose codec states it for itself.
+MTL's are shorter, since one octet has their length."""
+
 MAX_TEXT = 1_024
 """Limit of a label, a host:port, a tag that must be kept, or a secret, in characters. A host name has at most 253."""
 

@@ -33,7 +33,7 @@ from twisted.logger import Logger
 from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Refusal
 from broker.core.interfaces import ITopics
-from broker.core.model import PublishedHeaders, is_own
+from broker.core.model import MAX_TOPIC, PublishedHeaders, is_own
 
 INTEREST, MESSAGES = "interest", "topics"
 """Names of the channels."""
@@ -46,9 +46,6 @@ AT_ONCE = 1_000
 
 BATCH_BYTES = 256 * 1024
 """Bytes of names in one announcement, which are copied and encrypted in one piece."""
-
-MAX_NAME = 4_096
-"""Bytes of the name of a topic that travels: the limit of mc0."""
 
 _ON, _OFF = b"+", b"-"
 _FIXED = 4
@@ -205,7 +202,7 @@ class RemoteTopics:
         if not on:
             if not self._own.remove(topic):
                 return
-        elif len(topic[1]) > MAX_NAME or not self._own.add(topic):
+        elif len(topic[1]) > MAX_TOPIC or not self._own.add(topic):
             self._counts.beyond += 1
             if not self._warned:
                 self._warned = True
@@ -213,7 +210,7 @@ class RemoteTopics:
                     "topics beyond {count} of this broker, and those with more than {size} bytes, are not announced to "
                     "other brokers: their subscribers miss messages that are published there",
                     count=self._bounds.topics,
-                    size=MAX_NAME,
+                    size=MAX_TOPIC,
                 )
             return
         for session in self._sessions.values():
@@ -288,7 +285,7 @@ class RemoteTopics:
             topic = space, bytes(frame[1:])
             if frame[:1] == _OFF:
                 self._forget(session, topic)
-            elif frame[:1] != _ON or is_own(topic[1]) or len(frame) > MAX_NAME + 1 or len(space) > MAX_NAME:
+            elif frame[:1] != _ON or is_own(topic[1]) or len(frame) > MAX_TOPIC + 1 or len(space) > MAX_TOPIC:
                 self._counts.malformed += 1
             elif topic not in session.interests.topics:
                 self._want(session, topic)

@@ -16,14 +16,13 @@ from broker.core.cluster.cluster_interfaces import ILinks, LinkReceiver
 from broker.core.cluster.remote_topics import (
     AT_ONCE,
     INTEREST,
-    MAX_NAME,
     MESSAGES,
     SHARED,
     InterestBounds,
     RemoteTopics,
 )
 from broker.core.interfaces import ITopics
-from broker.core.model import PublishedHeaders, TopicInfo
+from broker.core.model import MAX_TOPIC, PublishedHeaders, TopicInfo
 from broker.core.topics import Topics
 from tests.core.test_topics import Recorder
 from tests.examples import sampled
@@ -321,7 +320,7 @@ def test_the_bytes_of_names_are_bounded() -> None:
     b.topics.subscribe(b"12345678", b.outlet, 1)
     b.topics.subscribe(b"123", b.outlet, 1)
     b.topics.subscribe(b"12", b.outlet, 1)
-    b.topics.subscribe(bytes(MAX_NAME + 1), b.outlet, 1)
+    b.topics.subscribe(bytes(MAX_TOPIC + 1), b.outlet, 1)
     network.run()
     assert sorted(a.topics.names()) == [b"12", b"12345678"]
     assert b.remote.counts()["remote_topics.announced"] == 3
@@ -333,8 +332,8 @@ def test_the_bytes_of_names_are_bounded() -> None:
         (INTEREST, []),
         (INTEREST, [SHARED, b""]),
         (INTEREST, [SHARED, b"*news"]),
-        (INTEREST, [SHARED, b"+" + bytes(MAX_NAME + 1)]),
-        (INTEREST, [bytes(MAX_NAME + 1), b"+news"]),
+        (INTEREST, [SHARED, b"+" + bytes(MAX_TOPIC + 1)]),
+        (INTEREST, [bytes(MAX_TOPIC + 1), b"+news"]),
         (MESSAGES, []),
         (MESSAGES, [SHARED, b"news", b"0"]),
         (MESSAGES, [SHARED, b"news", b"", b""]),

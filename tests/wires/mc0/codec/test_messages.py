@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from broker.core import model
 from broker.core.errors import Malformed, Reason
 from broker.wires.mc0.codec.mc0_messages import (
     MAX_HEADERS,
@@ -488,3 +489,7 @@ def test_the_messages_of_the_document_are_read() -> None:
     assert say("UNSUB||topic1|topic2") == Unsub(None, [b"topic1", b"topic2"])
     assert say("PUT|TOPIC|topic1||body") == Put(None, b"topic1", [], [b"body"])
     assert say("NOOP|ID|1234") == Noop(b"1234")
+
+
+def test_topics_have_the_length_that_all_wires_pass() -> None:
+    assert MAX_TOPIC == model.MAX_TOPIC
