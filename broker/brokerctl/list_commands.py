@@ -71,7 +71,7 @@ LISTINGS = {
             "zone",
             "wire",
             "load",
-            wide=("reason", "remark", "secret"),
+            wide=("tags", "meta", "reason", "remark", "secret"),
         ),
     ),
     "providers": Listing(
@@ -135,6 +135,7 @@ class Selection(msgspec.Struct, frozen=True):
     where: Sequence[str] = ()
     offset: int = 0
     limit: int | None = PAGE
+    filter: str | None = None
 
     def query(self, offset: int, count: int) -> dict[str, Any]:
         """Return the query of one page."""
@@ -145,6 +146,8 @@ class Selection(msgspec.Struct, frozen=True):
             query["sort"] = self.sort
         if self.where:
             query["where"] = list(self.where)
+        if self.filter is not None:
+            query["filter"] = self.filter
         return query
 
 
@@ -185,6 +188,7 @@ def selecting(command: Any) -> Any:
         [
             click.option("-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN for the highest first."),
             click.option("-w", "--where", multiple=True, metavar="COLUMN=VALUE", help="Only such rows; repeatable."),
+            click.option("-f", "--filter", metavar="FILTER", help="Of services, catalog: zone=b and v2 in tags."),
             click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first rows."),
             click.option(
                 "-n", "--limit", type=click.IntRange(1, MAX_ROWS), default=PAGE, show_default=True, help="Rows."
@@ -197,13 +201,19 @@ def selecting(command: Any) -> Any:
 
 
 def selection_of(
-    pattern: str | None, sort: str | None, where: Sequence[str], offset: int, limit: int, everything: bool
+    pattern: str | None,
+    sort: str | None,
+    where: Sequence[str],
+    filter: str | None,
+    offset: int,
+    limit: int,
+    everything: bool,
 ) -> Selection:
     """Return the selection of a command line. Raises a usage error."""
     for condition in where:
         if "=" not in condition:
             raise click.UsageError(f"--where needs COLUMN=VALUE, and {condition!r} has no '='")
-    return Selection(pattern, sort, where, offset, None if everything else limit)
+    return Selection(pattern, sort, where, offset, None if everything else limit, filter)
 
 
 def list_command(name: str, listing: Listing) -> click.Command:

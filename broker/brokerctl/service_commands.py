@@ -17,8 +17,8 @@ from broker.brokerctl.output import Column, Format, Output
 from broker.brokerctl.plain_client import ApiClient, segment
 
 FOUND = [
-    *(Column(each) for each in ("hostport", "protocol", "provider", "load", "label", "zone", "restored")),
-    *(Column(each, wide=True) for each in ("check", "info", "auth")),
+    *(Column(each) for each in ("hostport", "protocol", "provider", "load", "label", "zone", "tags", "restored")),
+    *(Column(each, wide=True) for each in ("meta", "check", "info", "auth")),
 ]
 """The columns of found services."""
 
@@ -58,7 +58,9 @@ def _shape(context: click.Context, parameter: click.Parameter, value: str | None
 @click.command()
 @click.argument("name")
 @click.option("-p", "--protocol", help="Only services of this protocol.")
-@click.option("--near", metavar="load", help="load: the least loaded provider first.")
+@click.option("-f", "--filter", "where", metavar="FILTER", help="Only such: zone=b and v2 in tags.")
+@click.option("--near", type=click.Choice(["load", "zone"]), help="First the least loaded provider, or one of --zone.")
+@click.option("--zone", help="The zone that --near zone prefers.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Services.")
 @click.option(
     "-o",
@@ -76,7 +78,9 @@ def find(
     context: click.Context,
     name: str,
     protocol: str | None,
+    where: str | None,
     near: str | None,
+    zone: str | None,
     limit: int,
     shape: str | None,
     as_json: bool,
@@ -88,7 +92,8 @@ def find(
     session = session_of(context)
     if as_json:
         session.format = Format.JSON
-    query = {key: value for key, value in {"protocol": protocol, "near": near}.items() if value is not None}
+    given = {"protocol": protocol, "filter": where, "near": near, "zone": zone}
+    query = {key: value for key, value in given.items() if value is not None}
     path = f"/v1/services/{segment(name)}"
     answer = mapping(session.run(lambda client: client.get(path, {**query, "limit": limit})))
     found = rows(answer, "services")
@@ -104,7 +109,8 @@ def find(
         output.rows(found, FOUND, answer)
     if found:
         return Exit.OK
-    output.note(f"no service is called {name}" + (f", with the protocol {protocol}" if protocol else ""))
+    more = (f"the protocol {protocol}" if protocol else "", f"where {where}" if where else "")
+    output.note(" ".join((f"no service is called {name}", *filter(None, more))))
     return Exit.NOT_FOUND
 
 
@@ -172,18 +178,32 @@ async def _awaited(
 @click.option("-p", "--protocol", default="tcp", show_default=True, help="Its protocol.")
 @click.option("--label", help="A name of the provider, for people.")
 @click.option("--zone", help="The zone in which it runs.")
+@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="A tag; repeatable.")
+@click.option("--meta", "pairs", multiple=True, metavar="NAME=TEXT", help="A further text by a name; repeatable.")
 @click.option("--load", type=click.FloatRange(0), help="Its load.")
 @click.option("--ttl", type=click.FloatRange(1, 86_400), default=30.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Do not renew it: the broker forgets it after the TTL.")
 @remote
 @click.pass_context
-def offer(context: click.Context, /, name: str, address: str, instance: str | None, once: bool, **given: Any) -> None:
+def offer(
+    context: click.Context,
+    /,
+    name: str,
+    address: str,
+    instance: str | None,
+    once: bool,
+    pairs: tuple[str, ...],
+    **given: Any,
+) -> None:
     """Offer a service at HOST:PORT until Ctrl-C, then withdraw it.
 
     The registration is renewed three times in each TTL. If this command is killed, the service ends after the TTL.
     """
     session = session_of(context)
     path = f"/v1/services/{segment(name)}/{segment(instance or address)}"
+    if wrong := [each for each in pairs if "=" not in each]:
+        raise click.UsageError(f"--meta needs NAME=TEXT, and {wrong[0]!r} has no '='")
+    given["meta"] = {name: value for name, _, value in (each.partition("=") for each in pairs)} or None
     body = {"hostport": address, **{key: value for key, value in given.items() if value not in (None, ())}}
     answer = mapping(session.run(lambda client: _registered(client, path, body)))
     output = session.output

@@ -28,6 +28,7 @@ from broker.core.model import (
     DESCRIPTIONS,
     MAX_COUNT,
     MAX_INFO,
+    MAX_LABELS,
     MAX_NAME,
     MAX_TEXT,
     NO_DETAILS,
@@ -131,6 +132,8 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
     policy: Annotated[str, Limits(max_length=MAX_NAME)] = Policy.LAST.value
     doubtful: bool = False
     zone: Text | None = None
+    tags: Annotated[tuple[Text, ...], Limits(max_length=MAX_LABELS)] | None = None
+    meta: Annotated[dict[Text, Text], Limits(max_length=MAX_LABELS)] | None = None
 
 
 class RegistrationValue(msgspec.Struct, omit_defaults=True):

@@ -60,8 +60,9 @@ class Auth:
 
 
 def _described(meaning: str) -> Any:
-    """Return an optional text of `Service` that describes it, and on which nothing in the broker depends."""
-    return attrs.field(default=None, metadata={"meaning": meaning})
+    """Return an optional member of `Service` that describes it, and on which nothing in the broker depends."""
+    # Without a hash, as a mapping has none: services of equal descriptions are few.
+    return attrs.field(default=None, hash=False, metadata={"meaning": meaning})
 
 
 @attrs.frozen
@@ -90,6 +91,8 @@ class Service:
     lasting: bool = False
     interval: float | None = None
     zone: str | None = _described("Zone in which the service runs: a data centre, a region, a rack")
+    tags: tuple[str, ...] | None = _described("Tags of the service")
+    meta: Mapping[str, str] | None = _described("Further texts about the service, by their names")
 
     @property
     def descriptions(self) -> dict[str, Any]:
@@ -100,7 +103,48 @@ class Service:
 DESCRIPTIONS: Mapping[str, str] = {
     field.name: field.metadata["meaning"] for field in attrs.fields(Service) if "meaning" in field.metadata
 }
-"""Meanings of the optional texts that describe a service, by the name of the field: also that of the member in JSON."""
+"""Meanings of the optional members that describe a service, by the name of the field, and of the member in JSON."""
+
+MAX_LABELS = 64
+"""Limit of the tags of a service, and of the names in its meta. Services of other registries have fewer than 20."""
+
+MAX_LABEL_TEXT = 8_192
+"""Limit of the characters of all its tags and its meta together."""
+
+
+def description(name: str, value: Any) -> Any:
+    """Return the value of a member of `DESCRIPTIONS` from JSON. Raises TypeError for one of another type.
+
+    No tags and no meta are None. A tag or a name that is given twice counts once.
+    """
+    if value is None:
+        return None
+    if name == "tags":
+        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            return tuple(dict.fromkeys(value)) or None
+        raise TypeError("tags are a list of texts")
+    if name == "meta":
+        if isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair):
+            return dict(value) or None
+        raise TypeError("meta is an object of texts")
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{name} is a text")
+
+
+def check_labels(service: Service) -> None:
+    """Raise `Refusal` PARAMETER for too many or too long tags and meta."""
+    texts = [*(service.tags or ()), *(each for pair in (service.meta or {}).items() for each in pair)]
+    if len(service.tags or ()) > MAX_LABELS or len(service.meta or ()) > MAX_LABELS:
+        raise Refusal(Reason.PARAMETER, f"service {service.name!r} has more than {MAX_LABELS} tags or names of meta")
+    if any(len(each) > MAX_TEXT for each in texts):
+        raise Refusal(
+            Reason.PARAMETER, f"service {service.name!r} has a tag or meta of more than {MAX_TEXT} characters"
+        )
+    if sum(map(len, texts)) > MAX_LABEL_TEXT:
+        raise Refusal(
+            Reason.PARAMETER, f"service {service.name!r} has tags and meta of more than {MAX_LABEL_TEXT} characters"
+        )
 
 
 @attrs.frozen

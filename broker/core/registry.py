@@ -46,6 +46,7 @@ from broker.core.model import (
     Provider,
     Rights,
     Service,
+    check_labels,
     checked_load,
 )
 from broker.core.registered_services import PANIC, Restored, ServiceGroup
@@ -625,7 +626,8 @@ def _state(check: Check | None) -> CheckState:
 def _check_texts(service: Service) -> None:
     """Raise `Refusal` for a service with a text over its limit, or an address that no client can use."""
     check_hostport(service.hostport)
-    texts: tuple[str | None, ...] = (service.hostport, *service.descriptions.values())
+    check_labels(service)
+    texts: tuple[str | None, ...] = (service.hostport, service.label, service.zone)
     if service.auth is not None:
         auth = service.auth
         texts += (auth.mode, auth.code, auth.id)

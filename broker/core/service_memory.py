@@ -23,6 +23,8 @@ TEXT_COPIES = 2
 def service_bytes(service: Service) -> int:
     """Return the bytes that a service takes."""
     texts = len(service.name) + len(service.hostport) + len(service.label or "")
+    if service.tags or service.meta:
+        texts += sum(map(len, (*(service.tags or ()), *(service.meta or {}), *(service.meta or {}).values())))
     return SERVICE_BYTES + TEXT_COPIES * texts + INFO_COPIES * len(service.info or "")
 
 

@@ -52,6 +52,7 @@ from broker.core.model import (
     Service,
     Snapshot,
     Verified,
+    description,
 )
 
 T = TypeVar("T")
@@ -422,7 +423,7 @@ def _provider(id: int, value: Any) -> Provider:
 
 def _descriptions(value: Any) -> dict[str, Any]:
     # Rows of older versions lack those that came later.
-    return {name: _optional(value.get(name)) for name in DESCRIPTIONS}
+    return {name: description(name, value.get(name)) for name in DESCRIPTIONS}
 
 
 def _owner(value: Any) -> Owner:

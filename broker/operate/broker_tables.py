@@ -19,6 +19,7 @@ from broker.core.hostports import hostport_remark
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, DESCRIPTIONS, CheckState, Listening, Provider, Service
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
+from broker.core.service_filter import read_filter
 from broker.rest.messages import moment
 from broker.wall_clock import wall
 from broker.wires.tables import AnyView, Column, Documentation, Row, View
@@ -87,6 +88,7 @@ def registry_views(registry: IRegistry, clock: IReactorTime, here: str = "") -> 
             _service_names,
             tagged=True,
             shown=lambda reading, service: reading.shows(service.name),
+            filter=read_filter,
         ),
         View(
             "broker loads",

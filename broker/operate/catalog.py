@@ -9,6 +9,7 @@ from functools import partial
 from broker.core.interfaces import IRegistry
 from broker.core.model import CheckState, Service
 from broker.core.plan import Plan
+from broker.core.service_filter import read_filter
 from broker.wires.tables import AnyView, Column, Row, View
 
 STATES = {
@@ -45,6 +46,15 @@ def catalog_view(registry: IRegistry, plan: Callable[[], Plan | None]) -> AnyVie
         partial(catalog_row, registry, plan),
         lambda name: (name,),
         shown=lambda reading, name: reading.shows(name),
+        filter=partial(_any_instance, registry),
+    )
+
+
+def _any_instance(registry: IRegistry, text: str) -> Callable[[str], bool]:
+    """Return the condition that a filter applies to an instance of a name."""
+    chosen = read_filter(text)
+    return lambda name: any(
+        chosen(service) for protocol in registry.protocols(name) for service in registry.services(name, protocol)
     )
 
 

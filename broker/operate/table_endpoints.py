@@ -15,6 +15,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import NotReady, Provider, Verified
+from broker.core.service_filter import MAX_LENGTH
 from broker.operate.broker_tables import member_row, present_providers, shows_provider
 from broker.operate.daemon_endpoints import Obstacle
 from broker.rest.http_endpoint import Call, Endpoint
@@ -54,6 +55,9 @@ class ListQuery:
         tuple[Annotated[str, Meta(max_length=2 * MAX_TEXT)], ...],
         Meta(max_length=MAX_CONDITIONS, description="`column=value`: rows whose column has that value; repeatable"),
     ] = ()
+    filter: Annotated[
+        str, Meta(max_length=MAX_LENGTH, description='of services and the catalog: `zone=b and "v2" in tags`')
+    ] = ""
 
 
 @attrs.frozen
@@ -76,7 +80,8 @@ def listing(call: Call, view: AnyView, registry: IRegistry, more: Mapping[str, o
     query: ListQuery = call.query
     conditions = tuple(map(_condition, query.where))
     reading = RegistryReading.of(call.grants)
-    scan = Scan(view, Selection(query.pattern, query.sort, conditions, query.offset, query.limit), reading)
+    selection = Selection(query.pattern, query.sort, conditions, query.offset, query.limit, query.filter)
+    scan = Scan(view, selection, reading)
     about = {
         "offset": query.offset,
         "limit": query.limit,

@@ -60,6 +60,7 @@ class View(Generic[Item]):
     - ``tagged``: True if the rows change with the registry's revision only.
     - ``shown``: True if an item is shown to a user with that reading of the registry; None for tables that show nothing
       of the registry.
+    - ``filter``: returns the condition on items in the text of a filter; it may raise `Refusal`. None: takes no filter.
     - ``title``: its name as a heading, with the wire as people write it: ``DBP services``. By default the name with a
       capital letter.
     """
@@ -74,6 +75,7 @@ class View(Generic[Item]):
     sums: Sequence[str] = ()
     tagged: bool = False
     shown: Callable[[RegistryReading, Item], bool] | None = attrs.field(default=None, kw_only=True)
+    filter: Callable[[str], Callable[[Item], bool]] | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(
         default=attrs.Factory(lambda view: view.name[:1].upper() + view.name[1:], takes_self=True), kw_only=True
     )
@@ -127,7 +129,8 @@ class Selection:
 
     ``pattern`` is a shell pattern for `View.keys`, ``sort`` a column (``-column`` for descending order; "" for the
     view's own order). ``where`` has columns with the text that each must have, as `text_of` gives it; of a list, one
-    element must have it. ``offset`` rows are skipped, and at most ``limit`` are returned.
+    element must have it. ``filter`` is the text for `View.filter`, empty for none. ``offset`` rows are skipped, and at
+    most ``limit`` are returned.
     """
 
     pattern: str = "*"
@@ -135,6 +138,7 @@ class Selection:
     where: Sequence[tuple[str, str]] = ()
     offset: int = 0
     limit: int = MAX_ROWS
+    filter: str = ""
 
 
 class Scan:
@@ -153,6 +157,9 @@ class Scan:
         for column in (*([self._column] if sort else []), *(name for name, _ in selection.where)):
             if column not in known:
                 raise Refusal(Reason.PARAMETER, f"{view.name} has no column {column[:40]!r}, but {', '.join(known)}")
+        if selection.filter and view.filter is None:
+            raise Refusal(Reason.PARAMETER, f"{view.name} takes no filter")
+        self._chosen = view.filter(selection.filter) if selection.filter and view.filter is not None else None
         self.total = 0
         self._view = view
         self._selection = selection
@@ -238,6 +245,8 @@ class Scan:
                 some = [item for item in some if shown(self._reading, item)]
             if matches is not None:
                 some = [item for item in some if any(map(matches, keys(item)))]
+            if self._chosen is not None:
+                some = list(filter(self._chosen, some))
             if where:
                 some = [item for item in some if _selected(row(item), where)]
             yield some

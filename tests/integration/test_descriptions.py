@@ -18,7 +18,11 @@ from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
 from tests.integration.mtl_peers import configured, peers_of
 
-TEXTS: dict[str, Any] = {name: f"the {name} of it" for name in DESCRIPTIONS}
+TEXTS: dict[str, Any] = {
+    **{name: f"the {name} of it" for name in DESCRIPTIONS},
+    "tags": ["v2", "a tag, with \u00fcmlaut"],
+    "meta": {"team": "bank", "rev": "7"},
+}
 
 
 def test_each_wire_takes_them_and_each_face_shows_them(tmp_path: Path) -> None:
@@ -55,7 +59,7 @@ def test_each_wire_takes_them_and_each_face_shows_them(tmp_path: Path) -> None:
 
 
 def test_other_brokers_of_a_cluster_have_them() -> None:
-    service = Service("bank", "h:1", 7, **TEXTS)
+    service = Service("bank", "h:1", 7, **{**TEXTS, "tags": tuple(TEXTS["tags"])})
     provider = Provider(7, "it", "elko", "192.0.2.1:1", 0.0, 0.0, ())
     key = key_of("elko", service, NOBODY)
     value = layout.registration_value(Registration(key, provider, service, 1), "east")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.core.errors import Refusal
 from broker.core.model import Check, CheckState, Policy, Provider, Rights, Service
 from broker.core.plan import Plan
 from broker.export.plan_document import parse
@@ -88,3 +89,13 @@ def test_names_are_in_their_order_and_sorted_by_what_is_asked(farm: ApiFarm) -> 
     farm.registry.load(farm.join("again", "b"), 5.0)
     assert [row["service"] for row in catalog(farm, "?limit=2")] == ["a", "b"]
     assert [row["service"] for row in catalog(farm, "?sort=-load&limit=1")] == ["b"]
+
+
+def test_names_are_filtered_by_their_instances(farm: ApiFarm) -> None:
+    provider = farm.registry.join("b-1", "elko", "192.0.2.9")
+    east = [Service("bank", "b:80", provider, zone="east", tags=("v2",)), Service("post", "p:80", provider)]
+    farm.registry.offer(east, Rights())
+    assert [row["service"] for row in catalog(farm, "?filter=v2+in+tags")] == ["bank"]
+    assert [row["service"] for row in catalog(farm, "?filter=zone%3D%22%22")] == ["post"]
+    with pytest.raises(Refusal, match="position 5"):
+        catalog(farm, "?filter=zone")

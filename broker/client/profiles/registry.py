@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -65,6 +65,8 @@ class Service:
     provider: int
     label: str = ""
     zone: str = ""
+    tags: tuple[str, ...] = ()
+    meta: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
     @property
     def key(self) -> Hashable:
@@ -231,6 +233,8 @@ class _ServiceDesc(msgspec.Struct):
     protocol: str = "tcp"
     label: str | None = None
     zone: str | None = None
+    tags: tuple[str, ...] | None = None
+    meta: dict[str, str] | None = None
 
 
 class _LoadDesc(msgspec.Struct):
@@ -255,7 +259,16 @@ def _provider(delivery: Delivery) -> int:
 
 def _service(delivery: Delivery) -> Service:
     desc = _read_service(delivery.body)
-    return Service(desc.service, desc.hostport, desc.protocol, _provider(delivery), desc.label or "", desc.zone or "")
+    return Service(
+        desc.service,
+        desc.hostport,
+        desc.protocol,
+        _provider(delivery),
+        desc.label or "",
+        desc.zone or "",
+        desc.tags or (),
+        desc.meta or {},
+    )
 
 
 def _service_key(delivery: Delivery) -> Hashable:
@@ -376,12 +389,15 @@ async def offer(
     protocol: str = "tcp",
     label: str = "",
     zone: str = "",
+    tags: Sequence[str] = (),
+    meta: Mapping[str, str] | None = None,
     load: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Offer:
     """Offer a service. Returns when the broker has registered it; raises `Rejected` if it refuses."""
-    descriptor = {"service": name, "hostport": hostport, "protocol": protocol}
-    descriptor |= {name: text for name, text in (("label", label), ("zone", zone)) if text}
+    descriptor: dict[str, Any] = {"service": name, "hostport": hostport, "protocol": protocol}
+    more = {"label": label, "zone": zone, "tags": list(tags), "meta": dict(meta or {})}
+    descriptor |= {name: value for name, value in more.items() if value}
     settings = client.settings
     offer = Offer(client.reactor, Pauses(settings.least_resend_pause, settings.most_resend_pause), descriptor, load)
 

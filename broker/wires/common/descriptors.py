@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.core.model import BAD_STATES, DESCRIPTIONS, NO_DETAILS, Auth, Check, Load, Service
+from broker.core.model import BAD_STATES, DESCRIPTIONS, NO_DETAILS, Auth, Check, Load, Service, description
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
@@ -33,6 +33,8 @@ class OfferDescriptor(msgspec.Struct, frozen=True, gc=False):
     failure: str | None = None
     provider: int | float | None = None
     zone: str | None = None
+    tags: tuple[str, ...] | None = None
+    meta: dict[str, str] | None = None
 
 
 class ServiceDescriptor(
@@ -54,6 +56,8 @@ class ServiceDescriptor(
     check: str | None = None
     reason: str | None = None
     zone: str | None = None
+    tags: tuple[str, ...] | None = None
+    meta: dict[str, str] | None = None
 
 
 class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="loaddesc"):
@@ -82,7 +86,7 @@ def offered(offer: OfferDescriptor, provider: int) -> Service | None:
     auth = offer.auth
     # The mode "open" is equivalent to no authentication.
     secret = None if auth is None or auth.mode == "open" else Auth(auth.mode, auth.code, auth.id)
-    texts = {name: getattr(offer, name) for name in DESCRIPTIONS}
+    texts = {name: description(name, getattr(offer, name)) for name in DESCRIPTIONS}
     return Service(offer.service, offer.hostport, provider, offer.protocol or DEFAULT_PROTOCOL, auth=secret, **texts)
 
 

@@ -35,7 +35,7 @@ OLDER: dict[str, dict[str, Any]] = {
 }
 """Values of an older broker: the members without which the layout is not the same."""
 
-UNKNOWN: dict[str, Any] = {"zone": "north", "weights": [1, None, {"a": 2.5}], "tags": {"split": True}}
+UNKNOWN: dict[str, Any] = {"zone": "north", "weights": [1, None, {"a": 2.5}], "split": {"in": True}}
 """Members that this version does not know."""
 
 NEWER: dict[str, dict[str, Any]] = {

@@ -181,3 +181,27 @@ def test_a_find_passes_few_files_and_calls() -> None:
     files = {name.partition("/broker/")[2] for name in calls if "/broker/" in name}
     assert len(calls) <= MOST_CALLS
     assert len(files) <= MOST_FILES, sorted(files)
+
+
+def test_a_find_is_filtered_and_prefers_a_zone(http: HttpFarm) -> None:
+    offer(http, "bank", "h:1", zone="east", tags=("v1",), meta={"rev": "1"})
+    offer(http, "bank", "h:2", zone="west", tags=("v2",), meta={"rev": "2"})
+    offer(http, "bank", "h:3")
+    assert http.find("bank", filter="v2 in tags") == ["h:2"]
+    assert http.find("bank", filter="meta.rev=2 and not zone=east") == ["h:2"]
+    assert http.find("bank", filter='zone=""') == ["h:3"]
+    assert http.find("bank", near="zone", zone="west") == ["h:2", "h:1", "h:3"]
+    refused = http.ask("GET", "/v1/services/bank", query={"filter": "zone=b &"})
+    assert refused.status == 400
+    assert refused.json["detail"] == "filter, position 8: the character '&' is no part of a filter"
+    assert http.ask("GET", "/v1/services/bank", query={"near": "zone"}).status == 400
+
+
+def test_labels_are_those_of_the_registration(http: HttpFarm) -> None:
+    labels = {"tags": ["v2", "v2"], "meta": {"team": "money"}}
+    assert http.ask("PUT", "/v1/services/bank/a", {"hostport": "192.0.2.1:80", **labels}).status == 201
+    [found] = http.ask("GET", "/v1/services/bank").json["services"]
+    assert (found["tags"], found["meta"]) == (["v2"], {"team": "money"})
+    for wrong in ({"tags": "v2"}, {"tags": ["x"] * 65}, {"meta": {"a": 1}}, {"meta": {"a": "x" * 1_025}}):
+        answer = http.ask("PUT", "/v1/services/bank/b", {"hostport": "192.0.2.1:80", **wrong})
+        assert answer.status == 400, wrong

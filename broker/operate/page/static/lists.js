@@ -119,6 +119,8 @@ export const LISTS = {
       },
       { name: "label", title: "Label" },
       { name: "zone", title: "Zone" },
+      { name: "tags", title: "Tags", draw: (row) => shown((row.tags ?? []).join(", ")) },
+      { name: "meta", title: "Meta", draw: (row) => shown(Object.entries(row.meta ?? {}).map((pair) => pair.join("=")).join(", ")) },
       { name: "secret", title: "Secret", width: "minmax(5rem, .7fr)", draw: (row) => (row.secret ? "secret" : "") },
     ],
     kinds: ["offered", "withdrawn", "amended", "left", "checked"],

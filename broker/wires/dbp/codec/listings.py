@@ -36,7 +36,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -104,6 +104,25 @@ def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
     if registering and (name == ERROR or name.startswith(MMI)):
         raise BadInfo(f"no service may be called {ERROR}, nor {MMI} and more", hermes)
     return name, _object(members, hermes), hermes
+
+
+class _Labels(msgspec.Struct):
+    tags: tuple[str, ...] | None = None
+    meta: dict[str, str] | None = None
+
+
+_LABELS = msgspec.json.Decoder(_Labels)
+
+
+def labels(info: bytes) -> Mapping[str, Any]:
+    """Return the tags and the meta in an info, None for none. An info is free: those of other types are left alone."""
+    if b'"tags"' not in info and b'"meta"' not in info:
+        return {}
+    try:
+        found = _LABELS.decode(info)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return {"tags": tuple(dict.fromkeys(found.tags or ())) or None, "meta": found.meta or None}
 
 
 def merge_infos(info: bytes, changes: bytes) -> bytes:

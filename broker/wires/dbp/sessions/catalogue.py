@@ -47,7 +47,7 @@ from broker.core.model import (
 from broker.core.silent_peers import Silence
 from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec.dbp_messages import Form
-from broker.wires.dbp.codec.listings import Details, details, merge_infos
+from broker.wires.dbp.codec.listings import Details, details, labels, merge_infos
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
@@ -544,6 +544,7 @@ class Catalogue:
             info=entry.info.decode(),
             lasting=not entry.contract,
             interval=entry.interval if entry.contract else None,
+            **labels(entry.info),
         )
 
     def _move(self, entry: ServiceEntry, source: Source | None) -> None:

@@ -15,7 +15,8 @@ from broker.wires.elko.codec.blocks import COMMON, END, Absent, AuthDesc, Messag
 
 
 class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
-    """SERVICEDESC as peers send it: "find". ``protocol`` (peers) is ``tcp`` if absent; ``zone`` is an extension."""
+    """SERVICEDESC as peers send it: "find". ``protocol`` (peers) is ``tcp`` if absent; ``zone``, ``tags`` and
+    ``meta`` are extensions."""
 
     service: str
     hostport: str | None = None
@@ -25,6 +26,8 @@ class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
     failure: str | None = None
     provider: int | float | None = None
     zone: str | None = None
+    tags: tuple[str, ...] | None = None
+    meta: dict[str, str] | None = None
 
 
 # Requests to `client`, which real peers call `broker`
@@ -148,8 +151,8 @@ class AuthDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 class ServiceDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="servicedesc"):
     """SERVICEDESC as it is sent.
 
-    ``restored`` and ``zone`` are extensions: the service is known from before a restart of the broker, and the zone in
-    which it runs.
+    ``restored``, ``zone``, ``tags`` and ``meta`` are extensions: the service is known from before a restart of the
+    broker, and what its provider says about it.
     """
 
     service: str
@@ -161,6 +164,8 @@ class ServiceDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     provider: int | None = None
     restored: bool = False
     zone: str | None = None
+    tags: tuple[str, ...] | None = None
+    meta: dict[str, str] | None = None
 
 
 class LoadDescOut(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="loaddesc"):

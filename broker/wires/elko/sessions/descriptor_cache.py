@@ -11,7 +11,7 @@ from typing import Protocol
 
 from broker.access.rights import RegistryReading
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import Auth, Change, Kind, Launcher, Load, Service
+from broker.core.model import Auth, Change, Kind, Launcher, Load, Service, description
 from broker.wires.elko.codec.blocks import AuthDesc, encode, encode_part
 from broker.wires.elko.codec.broker_messages import (
     AuthDescOut,
@@ -38,7 +38,7 @@ def offered(desc: ServiceDesc, provider: int) -> Service | None:
         DEFAULT_PROTOCOL if desc.protocol is None else desc.protocol,
         desc.label,
         None if desc.auth is None else auth(desc.auth),
-        zone=desc.zone,
+        **{name: description(name, getattr(desc, name)) for name in ("zone", "tags", "meta")},
     )
 
 
@@ -60,6 +60,8 @@ def service_desc(service: Service, trusted: bool) -> ServiceDescOut:
         service.provider,
         service.restored,
         service.zone,
+        service.tags,
+        None if service.meta is None else dict(service.meta),
     )
 
 

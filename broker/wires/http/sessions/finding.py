@@ -2,8 +2,9 @@
 
 Rules:
 - Live services come in the order of their offers; those from before a restart are shown while no live one
-  has replaced them. With ``near=load``, the least loaded provider comes first. A service whose health check fails comes
-  last or not at all, by the policy of its check.
+  has replaced them. With ``near=load``, the least loaded provider comes first, with ``near=zone`` those in the
+  zone of the client. A service whose health check fails comes last or not at all, by the policy of its check.
+- ``filter`` is in the language of `broker.core.service_filter`.
 - With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
 - A service's secret is shown by the rule of all wires (`broker.access.principal.sees_secrets`).
 - The discovery is rendered in pieces. It leaves out services with a secret, those whose address is no host:port, and
@@ -30,7 +31,8 @@ from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.model import Check, Service
+from broker.core.model import MAX_TEXT, Check, Service
+from broker.core.service_filter import MAX_LENGTH, read_filter
 from broker.rest.dispatch import LISTENER
 from broker.rest.http_endpoint import Answer, Call, Endpoint
 from broker.rest.messages import Response
@@ -42,6 +44,7 @@ MAX_WAIT = 300.0
 PIECE = 100
 """Services in one piece of the discovery: half a millisecond."""
 
+_NO_LABEL = re.compile(r"[^A-Za-z0-9_]")
 _AUTH = attrgetter("auth")
 _HOSTPORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}")
 
@@ -52,7 +55,13 @@ class FindQuery:
 
     protocol: Annotated[str, Meta(description="only services of this protocol")] | None = None
     wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds to wait for a service if there is none")] = 0.0
-    near: Literal["load"] | None = None
+    near: Annotated[Literal["load", "zone"] | None, Meta(description="first the least loaded, or those in `zone`")] = (
+        None
+    )
+    zone: Annotated[str, Meta(max_length=MAX_TEXT, description="the zone of the client, for `near=zone`")] = ""
+    filter: Annotated[str, Meta(max_length=MAX_LENGTH, description='only such services: `zone=b and "v2" in tags`')] = (
+        ""
+    )
     limit: Annotated[int, Meta(ge=1, le=1_000, description="services at most")] = 100
     consistent: Annotated[bool, Meta(description="all that other brokers of the cluster have written before")] = False
     after: Annotated[str, Meta(max_length=100, description="all up to that `revision` of a consistent PUT")] = ""
@@ -82,6 +91,8 @@ class FoundService:
     info: dict[str, Any] | None = None
     auth: dict[str, str] | None = None
     zone: str | None = None
+    tags: list[str] | None = None
+    meta: dict[str, str] | None = None
 
 
 @attrs.frozen
@@ -149,6 +160,10 @@ class FindingEndpoints:
     def find(self, call: Call) -> Answer:
         """Find services."""
         query: FindQuery = call.query
+        if query.near == "zone" and not query.zone:
+            raise Problem(400, "near=zone needs zone, that of the client")
+        if query.filter:
+            read_filter(query.filter)
         if query.consistent or query.after:
             return self._members.caught_up(query.after).addCallback(lambda _: self._find(call))
         return self._find(call)
@@ -160,25 +175,29 @@ class FindingEndpoints:
     # inside
 
     def _find(self, call: Call) -> Answer:
-        found = self._services(call.path["name"], call.query.protocol)
+        found = self._services(call.path["name"], call.query)
         if not found and call.query.wait:
             return self._wait(call)
         return self._answer(call, found)
 
     @inlineCallbacks
     def _wait(self, call: Call) -> Generator[Deferred[Any], Any, Response]:
-        name, protocol = call.path["name"], call.query.protocol
+        name = call.path["name"]
         end = self._clock.seconds() + call.query.wait
         while True:
             left = end - self._clock.seconds()
             if left <= 0:
                 raise Problem(404, f"no {name!r} of that protocol was offered", Reason.NO_SUCH_SERVICE)
             yield self._registry.wait(name, left)
-            found = self._services(name, protocol)
+            found = self._services(name, call.query)
             if found:
                 return self._answer(call, found)
 
-    def _services(self, name: str, protocol: str | None) -> Sequence[Service]:
+    def _services(self, name: str, query: FindQuery) -> Sequence[Service]:
+        found = self._named(name, query.protocol)
+        return list(filter(read_filter(query.filter), found)) if query.filter else found
+
+    def _named(self, name: str, protocol: str | None) -> Sequence[Service]:
         if protocol is not None:
             return self._registry.find(name, protocol, restored=True)
         protocols = self._registry.protocols(name, restored=True)
@@ -195,6 +214,9 @@ class FindingEndpoints:
         loads = {service.provider: None if service.restored else load_of(service.provider) for service in services}
         if query.near == "load":
             services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
+            services = self._registry.by_check(services)
+        elif query.near == "zone":
+            services = sorted(services, key=lambda service: (service.restored, service.zone != query.zone))
             services = self._registry.by_check(services)
         secrets = any(map(_AUTH, services))
         trusted = secrets and sees_secrets(self._access, call.principal, call.request.local)
@@ -259,5 +281,12 @@ def _target(service: Service) -> Target:
         "__meta_elkobroker_protocol": service.protocol,
         "__meta_elkobroker_provider": str(service.provider),
     }
-    labels |= {f"__meta_elkobroker_{name}": text for name, text in service.descriptions.items()}
+    for name, value in service.descriptions.items():
+        if isinstance(value, str):
+            labels[f"__meta_elkobroker_{name}"] = value
+    if service.tags:
+        # As Consul's: a comma on both sides of each, so that one expression matches any of them.
+        labels["__meta_elkobroker_tags"] = f",{','.join(service.tags)},"
+    for name, text in (service.meta or {}).items():
+        labels[f"__meta_elkobroker_meta_{_NO_LABEL.sub('_', name)}"] = text
     return Target([service.hostport], labels)

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
 from broker.core.hostports import hostport_remark
-from broker.core.model import DESCRIPTIONS, MAX_COUNT, LoadDetails, load_details
+from broker.core.model import DESCRIPTIONS, MAX_COUNT, MAX_LABELS, LoadDetails, description, load_details
 from broker.rest.http_endpoint import Answer, Call, Endpoint, path_of
 from broker.rest.messages import Response
 from broker.wall_clock import wall
@@ -54,6 +54,10 @@ class Registration(Report):
     protocol: Annotated[str, Meta(min_length=1, description="its protocol")] = "tcp"
     label: Annotated[str, Meta(description="a name of the provider, for people")] | None = None
     zone: Annotated[str, Meta(description="the zone in which it runs: a data centre, a region, a rack")] | None = None
+    tags: Annotated[tuple[str, ...], Meta(max_length=MAX_LABELS, description="tags of the service")] | None = None
+    meta: Annotated[dict[str, str], Meta(max_length=MAX_LABELS, description="further texts, by their names")] | None = (
+        None
+    )
     ttl: Ttl = 30.0
     info: Annotated[dict[str, Any], Meta(description="further data, kept unchanged")] | None = None
 
@@ -157,7 +161,7 @@ class RegistrationEndpoints:
         """Register, replace or renew an instance."""
         body: Registration = call.body
         info = None if body.info is None else msgspec.json.encode(body.info).decode()
-        texts = {name: getattr(body, name) for name in DESCRIPTIONS}
+        texts = {name: description(name, getattr(body, name)) for name in DESCRIPTIONS}
         offer = Offer(body.hostport, body.protocol, texts, info, body.ttl)
         name, instance = call.path["name"], call.path["instance"]
         made, new = self._instances.put(name, instance, call.principal, offer, _token(call))
