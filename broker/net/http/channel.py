@@ -236,6 +236,11 @@ class HttpChannel(Scheduled, TwistedProtocol):
         """Bytes of output that the kernel has not taken."""
         return unsent(self._socket)
 
+    @property
+    def all_sent(self) -> bool:
+        """True if the connection is closing and the kernel has all its output."""
+        return self._losing and self._socket is not None and not self.pending
+
     def send(self, data: bytes) -> None:
         """Send output: directly, as far as the kernel takes it."""
         if self._plain is not None and not self._losing:

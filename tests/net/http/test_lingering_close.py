@@ -13,6 +13,7 @@ import pytest
 from twisted.internet.pollreactor import PollReactor
 
 from broker import pem
+from broker.net.admission import SENT_WITHIN
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.channel import LINGER_BYTES, LINGER_WITHIN
 from broker.net.http.request import RequestBounds
@@ -212,3 +213,16 @@ def test_a_peer_that_sends_more_than_a_close_discards_is_cut_off(serve: Serve) -
     server.until(client.hears("ended"))
     assert not client.send(b"x" * (3 * LINGER_BYTES))
     server.until(lambda: not server.connections)
+
+
+def test_a_shutdown_cuts_off_a_peer_that_does_not_close(serve: Serve) -> None:
+    server = serve()
+    client, silent = server.connect(), server.connect()
+    client.send(TOO_LARGE)
+    server.until(client.hears("ended"))
+    server.until(lambda: server.connections == 2)
+    closed = server.site.factory.close()
+    server.until(silent.hears("ended"))
+    server.site.clock.advance(SENT_WITHIN)
+    server.until(lambda: closed.called)
+    assert server.connections == 0
