@@ -16,6 +16,7 @@ from bench import harness, machine
 from bench.harness import Figure, figure_table, table
 from bench.robust import dns_attacks, elko_attacks, http_attacks, links, logins, measure, zmtp_attacks, zmtp_hellos
 from bench.robust.swarm import SOURCES
+from bench.servers import FailedError
 from bench.traffic import Stuck
 
 DOORS = [*elko_attacks.DOORS, *http_attacks.DOORS, *zmtp_attacks.DOORS, *dns_attacks.DOORS]
@@ -45,7 +46,7 @@ def main() -> int:
                 door = next(door for door in DOORS if door.name == name)
                 shares.append(measure.measure(door, options.connections, options.seconds or 10.0, options.sources))
                 print(table(measure.HEADINGS, [shares[-1].cells()]), file=sys.stderr, flush=True)
-        except (Stuck, OSError, EOFError) as error:  # the other rows are measured all the same
+        except (Stuck, FailedError, OSError, EOFError) as error:  # the other rows are measured all the same
             outcomes[name] = [Figure("the row failed", repr(error), "runs", False)]
     print(f"load average at the end: {machine.load_average()}\n")
     if shares:
