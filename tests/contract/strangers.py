@@ -22,7 +22,7 @@ from zmq.utils import z85
 from broker.net.zmtp.curve import CurveClient
 from broker.net.zmtp.frames import FrameLimits
 from broker.net.zmtp.machine import Claim, Machine, Output
-from tests.contract.newcomers import DOORS, elko_message, get
+from tests.contract.newcomers import DOORS, answered, elko_message, get
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
 from tests.integration.mtl_peers import CONTENT, LEASE, SUMMON, Control, head, short, tail
@@ -63,14 +63,18 @@ class Attack:
     """The listener that is attacked, and what each connection sends. ``wire`` names its door.
 
     ``lease`` is the profile of MTL and the side for which each connection uses a data lease first. ``curve`` means that
-    each connection completes a handshake of CURVE first.
+    each connection completes a handshake of CURVE first, and ``session`` that it has a session of Elko over HTTP, whose
+    number takes the place of `SESSION` in the pieces.
     """
 
     wire: str
     payload: Payload
     lease: tuple[str, str] | None = None
     curve: bool = False
+    session: bool = False
 
+
+SESSION = b"SESSION"
 
 # the daemon
 
@@ -379,6 +383,14 @@ def _events(number: int, size: Size) -> Iterator[bytes]:
     yield from _long(size)
 
 
+def _poll_finds(number: int, size: Size) -> Iterator[bytes]:
+    """Finds whose answers wait in the session."""
+    body = elko_message({"op": "auth"}) + elko_message({"op": "find", "service": "many"}) * 200
+    for sequence in range(1, max(2, size.sent // len(body))):
+        path = b"POST /xmit/%b/%d HTTP/1.1\r\n" % (SESSION, sequence)
+        yield path + b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
 def _sessions(number: int, size: Size) -> Iterator[bytes]:
     yield from _many(get("/connect"), attrs.evolve(size, sent=size.sent // 10))
 
@@ -469,6 +481,7 @@ ATTACKS = {
     "websocket-fragments": Attack("websocket", _fragments),
     "websocket-head": Attack("websocket", _web_head),
     "poll-body": Attack("long poll", _poll_body),
+    "poll-finds": Attack("long poll", _poll_finds, session=True),
     "poll-sessions": Attack("long poll", _sessions),
     "rtcp-finds": Attack("rtcp", _rtcp_finds),
     "rtcp-sequence": Attack("rtcp", _rtcp_out_of_sequence),
@@ -531,11 +544,14 @@ class Stranger:
         where = ("127.0.0.1", port(daemon, attack.wire))
         for number in range(size.connections):
             sock = socket.create_connection(where, PATIENCE, (sources[number % len(sources)], 0))
+            session = connected_session(sock) if attack.session else b""
             sock.setblocking(False)
             self._sockets.append(sock)
             seal = secured(daemon, sock, b"stranger%d" % number) if attack.curve else None
             first: list[Piece] = [dealer(0) + message(head(LEASE, 1, short(tokens[number])), b"")] if tokens else []
-            pieces = chain(first, attack.payload(number, size))
+            pieces: Iterator[Piece] = chain(first, attack.payload(number, size))
+            if session:
+                pieces = (piece.replace(SESSION, session) for piece in pieces if isinstance(piece, bytes))
             self._selector.register(sock, selectors.EVENT_WRITE, [pieces, memoryview(b""), seal])
 
     def send(self, look: Callable[[], object] = lambda: None) -> None:
@@ -573,6 +589,13 @@ class Stranger:
             sock.close()
         if self._context is not None:
             self._context.destroy(linger=0)
+
+
+def connected_session(sock: socket.socket) -> bytes:
+    """Begin a session of Elko over HTTP, and return its number."""
+    answer = answered(sock, get("/connect"), b"}")
+    session: str = json.loads(answer.partition(b"\r\n\r\n")[2])["sessionid"]
+    return session.encode()
 
 
 def secured(daemon: Daemon, sock: socket.socket, identity: bytes) -> Callable[[Sequence[bytes]], bytes]:

@@ -265,3 +265,20 @@ def test_the_fall_since_the_last_look_is_known() -> None:
     budget.store("h", 20_000)
     budget.store("h", -25_000)
     assert (budget.fallen(), budget.fallen()) == (25_000, 0)
+
+
+def test_what_an_eviction_adds_to_another_address_is_compared_with_its_limit_at_once(memory: MemoryBudget) -> None:
+    class Sharing(Holding):
+        """Others pay for what it held."""
+
+        def evict(self, refusal: Refusal) -> None:
+            super().evict(refusal)
+            heir.hold(BY_ADDRESS - 4_000)
+
+    heir, oldest = Holding(memory, "192.0.2.2"), Holding(memory, "192.0.2.2")
+    oldest.hold(5_000)
+    heir.hold(5_000)
+    sharing = Sharing(memory)
+    sharing.hold(BY_ADDRESS + 1)
+    assert evicted(sharing, oldest, heir) == [True, True, False]
+    assert memory.of(heir.host) <= BY_ADDRESS
