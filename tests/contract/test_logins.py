@@ -7,6 +7,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from broker.access.logins import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVE
 from broker.brokerctl.answers import Exit
 from tests.brokerctl.server import ctl
 from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
+from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.daemon import Peer
 from tests.integration.http_api import ask
 from tests.integration.mtl_peers import Control, Scram, challenge
@@ -188,6 +190,16 @@ def test_guesses_at_all_doors_count_together(house: House) -> None:
     assert GUESSES <= compared <= GUESSES + (time.monotonic() - begin) / GUESS_EVERY
 
 
+def test_the_limit_of_an_address_is_one_for_all_doors(house: House) -> None:
+    source, doors = house.source(), list(NAMED.values())
+    begin = time.monotonic()
+    answers = [
+        doors[number % len(doors)](house, f"no-{number}", "guess", source) for number in range(2 * ADDRESS_GUESSES)
+    ]
+    compared = sum(not is_refused(answer) for answer in answers)
+    assert ADDRESS_GUESSES <= compared <= ADDRESS_GUESSES + (time.monotonic() - begin) / ADDRESS_GUESS_EVERY
+
+
 def test_names_that_nobody_has_are_answered_as_others_and_have_a_limit_together(house: House, named: Door) -> None:
     source = house.source()
     begin = time.monotonic()
@@ -230,11 +242,40 @@ def test_a_token_is_never_refused_for_guesses_of_passwords_or_tokens(house: Hous
 
 def test_open_sessions_are_not_touched_by_guesses(house: House) -> None:
     source = house.source()
-    with Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE, (source, 0))) as peer:
-        peer.send(to="client", op="auth", auth={"mode": "password", "id": "ann", "code": "pencil"})
-        peer.done()
-        exhaust(house, DOORS["basic"], source)
-        peer.done()
+    auth = {"mode": "password", "id": "ann", "code": "pencil"}
+    with ExitStack() as stack:
+        peers: list[Peer | RtcpPeer] = [
+            Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE, (source, 0))),
+            RtcpPeer(house.daemon.port("rtcp"), source=source),
+        ]
+        for peer in map(stack.enter_context, peers):
+            peer.send(to="client", op="auth", auth=auth)
+        poll = HttpPeer(house.daemon.port("poll"), "/", source=source)
+        stack.callback(poll.connection.close)
+        poll.send(to="client", op="auth", auth=auth)
+        operator = stack.enter_context(
+            socket.create_connection(("127.0.0.1", house.daemon.console_port()), PATIENCE, (source, 0))
+        )
+        lines = stack.enter_context(operator.makefile("rw"))
+        lines.write("login ann\npencil\n")
+        lines.flush()
+        while "elkobroker console" not in lines.readline():
+            pass
+        control = house.mtl.control(source=source)
+        assert control.open().code == "401"
+        assert control.plain("ann", "pencil").code == "201"
+        for door in (DOORS["basic"], DOORS["mtl_scram"]):
+            exhaust(house, door, source)
+        assert is_refused(DOORS["elko"](house, "ann", "pencil", source))
+        for peer in peers:
+            peer.send(to="client", op="ping")
+            assert peer.receive()["op"] == "pong"
+        poll.send(to="client", op="ping")
+        assert poll.receive()[0]["op"] == "pong"
+        lines.write("version\n")
+        lines.flush()
+        assert "elkobroker 0" in lines.readline()
+        assert control.profile("topic").code == "200"
 
 
 @pytest.mark.parametrize("user", ["x" * 100_000, "an n", "\u00e9"], ids=["long", "blank", "accent"])

@@ -8,6 +8,8 @@ import socket
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 import attrs
@@ -17,7 +19,7 @@ from tests.contract.doors import DOORS, IN, House, open_house
 from tests.contract.test_logins import exhaust, is_refused
 from tests.contract.test_silence import ports_of
 from tests.integration.configurations import PORTS_OF_EVERY_LISTENER, every_listener
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import Daemon, Peer
 from tests.integration.dbp_nodes import Node, text
 from tests.integration.mc0_clients import Clients, counters
 from tests.integration.mtl_peers import Peers
@@ -121,16 +123,23 @@ def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-def http_name(daemon: Daemon, client: str) -> bool:
-    body = json.dumps({"hostport": "h:1", "ttl": 600}).encode()
+def requested(daemon: Daemon, client: str, method: str, path: str, token: str = "", **body: Any) -> tuple[int, Any]:
+    """The status and answer of HTTP, to a client."""
+    headers = {"Content-Type": "application/json"} | ({"Owner-Token": token} if token else {})
     with Relay(daemon.http_port(), client) as relay:
-        url = f"http://127.0.0.1:{relay.port}/v1/services/own/1"
+        url = f"http://127.0.0.1:{relay.port}/v1/{path}"
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, body, method="PUT"), timeout=PATIENCE):
-                return True
+            request = urllib.request.Request(url, json.dumps(body).encode() if body else None, headers, method=method)
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, json.loads(answer.read() or "null")
         except HTTPError as error:
-            assert error.code == 409
-            return False
+            return error.code, json.load(error)
+
+
+def http_name(daemon: Daemon, client: str) -> bool:
+    status, _ = requested(daemon, client, "PUT", "services/own/1", hostport="h:1", ttl=600)
+    assert status in (200, 201, 409)
+    return status != 409
 
 
 def dbp_name(daemon: Daemon, client: str) -> bool:
@@ -162,3 +171,86 @@ def test_a_client_of_a_proxy_owns_its_names_and_no_other_client_takes_them(open_
     assert not take(open_to_all, OTHER)
     assert not take(open_to_all, SIX)
     assert take(open_to_all, ONE)
+
+
+def test_a_moved_instance_keeps_its_entry_by_the_owner_token(open_to_all: Daemon) -> None:
+    path = "services/moved/1"
+    offer: dict[str, Any] = {"hostport": "h:1", "ttl": 600}
+    status, answer = requested(open_to_all, ONE, "PUT", path, **offer)
+    assert status == 201
+    token = answer["owner_token"]
+    for method, where, body in (("PUT", path, offer), ("POST", f"{path}/renew", {"load": 0.5}), ("DELETE", path, {})):
+        for given in ("", token[:-1] + "!"):
+            status, refused = requested(open_to_all, OTHER, method, where, given, **body)
+            assert (status, refused["code"]) == (409, "name-taken"), (method, refused)
+    for client, given, method, where, body in (
+        (OTHER, token, "POST", f"{path}/renew", {"load": 0.5}),
+        (SIX, token, "PUT", path, offer | {"hostport": "h:2"}),
+        (SIX, "", "PUT", path, offer | {"hostport": "h:3"}),
+        (ONE, token, "DELETE", path, {}),
+    ):
+        assert requested(open_to_all, client, method, where, given, **body)[0] in (200, 204), (client, method)
+
+
+# outgoing connections
+
+
+SPECIAL = {
+    "own": "127.0.0.1 is an address of this machine, and its provider is on another one",
+    "meta": "169.254.169.254 is a link-local address",
+    "many": "224.0.0.1 is a multicast address",
+    "here": "127.0.0.1 is an address of this machine, and its provider is on another one",
+    "mapped": "127.0.0.1 is an address of this machine, and its provider is on another one",
+}
+"""Services, and why the broker does not connect to them for a check."""
+
+
+def places(daemon: Daemon, elsewhere: int) -> dict[str, str]:
+    """The hostports of these services. ``elsewhere`` is the port of another program of this machine."""
+    return {
+        "own": f"127.0.0.1:{daemon.port()}",
+        "meta": "169.254.169.254:80",
+        "many": "224.0.0.1:80",
+        "here": f"127.0.0.1:{elsewhere}",
+        "mapped": f"[::ffff:127.0.0.1]:{elsewhere}",
+    }
+
+
+@pytest.mark.parametrize("wire", ["http", "elko", "dbp"])
+def test_the_broker_connects_to_no_special_address_for_a_stranger(tmp_path: Path, wire: str) -> None:
+    rule = '[checks]\nnetworks = ["0.0.0.0/0", "::/0"]\n' + (
+        '[[checks.rules]]\nservices = ["*"]\nkind = "tcp"\ninterval = 1\ntimeout = 0.5\nwires = ["http", "elko"]\n'
+    )
+    options = every_listener(tmp_path, TRUSTED + rule)
+    with Daemon(tmp_path, *options) as daemon, socket.create_server(("127.0.0.1", 0)) as program, ExitStack() as stack:
+        program.setblocking(False)
+        where = places(daemon, program.getsockname()[1])
+        if wire == "dbp":  # its addresses are IPv4, and loopback ones become those of the connection
+            del where["mapped"]
+            relay = stack.enter_context(Relay(daemon.dbp_port(), ONE))
+            clients = stack.enter_context(Clients(f"tcp://127.0.0.1:{relay.port}"))
+        for name, hostport in where.items():
+            host, _, port = hostport.rpartition(":")
+            if wire == "http":
+                assert requested(daemon, ONE, "PUT", f"services/{name}/1", hostport=hostport, ttl=600)[0] == 201
+            elif wire == "dbp":
+                about = {"name": name, "heartbeat": 1, "liveness": 5, "ip": host, "port": int(port)}
+                assert Node(clients.new(), text).ask("UwU", about)[0] == b"OwO"
+            else:
+                relay = stack.enter_context(Relay(daemon.port(), ONE))
+                peer = stack.enter_context(Peer(socket.create_connection(("127.0.0.1", relay.port), PATIENCE)))
+                peer.send(to="client", op="auth", label=name)
+                peer.send(to="client", op="willserve", services=[{"service": name, "hostport": hostport}])
+                peer.done()
+
+        def refused() -> dict[str, str]:
+            found = {name: requested(daemon, ONE, "GET", f"why/{name}")[1].get("entries") for name in where}
+            return {name: entries[0].get("check", "") if entries else "" for name, entries in found.items()}
+
+        if wire == "dbp":  # they end without heartbeats, whatever the probes
+            until(lambda: counters(daemon).get("checks_refused.special", 0) >= 2)
+        else:
+            until(lambda: all(SPECIAL[name] in text for name, text in refused().items()))
+            assert counters(daemon)["checks_refused.loopback"] > 0
+        with pytest.raises(BlockingIOError):
+            program.accept()

@@ -6,6 +6,8 @@ import base64
 import http.client
 import json
 import signal
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +15,9 @@ from pathlib import Path
 from broker.access import users_document
 from broker.access.logins import GUESSES
 from tests.access.users import KEY, put
-from tests.integration.configurations import OFF
-from tests.integration.daemon import Daemon
+from tests.config.certificates import certificate
+from tests.integration.configurations import OFF, listener
+from tests.integration.daemon import Daemon, Peer
 from tests.integration.http_api import ask
 from tests.integration.mc0_clients import Clients, brokerkeys
 from tests.integration.mtl_peers import peers_of
@@ -153,6 +156,7 @@ enabled = false
 [mtl]
 enabled = false
 [[elko.listeners]]
+name = "main"
 endpoint = "tcp:0:interface=127.0.0.1"
 """
 
@@ -198,6 +202,34 @@ def test_a_curve_key_is_a_user_with_topics_and_is_cut_off_when_it_is_revoked(tmp
         put(tmp_path / "users.toml", users.replace(publics["web1"], STRANGER))
         one.cut_off()
         assert other.ask("SUB|ID|3||all") == "OK|ID|3"
+
+
+def test_a_key_and_a_certificate_are_never_refused_for_guesses_of_their_address(tmp_path: Path) -> None:
+    for name in ("broker", "web1", "web2"):
+        brokerkeys("new", name, "--dir", tmp_path / "keys")
+    pairs = {name: keys_in(tmp_path, name) for name in ("web1", "web2")}
+    users = USERS + NODES.format(**{name: pair.public.decode() for name, pair in pairs.items()})
+    authority = certificate(tmp_path, "authority", days=100)
+    public, private = certificate(tmp_path, "broker", issuer=authority)
+    ann = certificate(tmp_path, "ann.example", issuer=authority)
+    secure = listener("tls", endpoint=f"tls:0:certificate={public}:key={private}:ca={authority[0]}:interface=127.0.0.1")
+
+    def guess(daemon: Daemon) -> str:
+        with daemon.connect(auth={"mode": "password", "id": "ann", "code": "guess"}) as peer:
+            return str(peer.receive()["msg"])
+
+    with running(tmp_path, MC0 + secure, users) as daemon:
+        until(lambda: "too many wrong passwords" in guess(daemon))
+        with Clients(f"tcp://127.0.0.1:{_mc0_port(daemon)}") as clients:
+            clients.subscribed(b"one", "all", keys=pairs["web1"])
+        context = ssl.create_default_context(cafile=str(authority[0]))
+        context.check_hostname = False
+        context.load_cert_chain(*ann)
+        plain = socket.create_connection(("127.0.0.1", daemon.port("tls")), PATIENCE)
+        with Peer(context.wrap_socket(plain)) as peer:
+            peer.send(to="client", op="auth")
+            peer.done()
+        assert "too many wrong passwords" in guess(daemon)
 
 
 def test_the_topics_of_the_registry_show_what_a_key_may_find(tmp_path: Path) -> None:

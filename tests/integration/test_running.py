@@ -20,9 +20,10 @@ import pytest
 
 from tests.access.users import ACCESS, put, right, token, user
 from tests.config.certificates import certificate
+from tests.integration.configurations import listener
 from tests.integration.daemon import ROOT, Daemon, Peer, StartedDaemon, environment, twistd
 from tests.integration.mc0_clients import console
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, written
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +280,13 @@ def over_tls(daemon: Daemon, trusted: Path) -> Peer:
 
 
 def test_where_descriptors_are_few_listeners_share_them_and_refuse_with_a_reason(tmp_path: Path) -> None:
-    with Daemon(tmp_path, descriptors=700) as running, ExitStack() as held:
+    notify = (
+        f'[[notify.rules]]\nname = "f"\nevents = ["listener-full"]\ncommand = ["sh", "-c", "cat > {tmp_path}/event"]\n'
+    )
+    (tmp_path / "x.toml").write_text(
+        notify + listener("main") + '[mc0]\nendpoint = "tcp://127.0.0.1:0"\n[dbp]\nendpoint = "tcp://127.0.0.1:0"\n'
+    )
+    with Daemon(tmp_path, "--config", str(tmp_path / "x.toml"), descriptors=700) as running, ExitStack() as held:
         pool = int(running.wait_for(r"all listeners together take (\d+) connections").group(1))
         listeners = len(running_listeners(running))
         servers: list[Peer] = []
@@ -298,7 +305,15 @@ def test_where_descriptors_are_few_listeners_share_them_and_refuse_with_a_reason
             readiness = urlopen(f"http://127.0.0.1:{running.http_port()}/readyz", timeout=PATIENCE)
         except HTTPError as error:
             readiness = error
-        assert "listener elko main" in [each["what"] for each in json.load(readiness)["reasons"]]
+        [reason] = [each for each in json.load(readiness)["reasons"] if each["what"] == "listener elko main"]
+        assert "new ones are refused" in reason["reason"]
+        [row] = [each for each in running_listeners(running) if each.get("name") == "main"]
+        assert row["full"] is True, "as the page shows"
+        address = f"http://127.0.0.1:{running.http_port()}"
+        doctor = [sys.executable, "-m", "broker.brokerctl", "--url", address, "doctor"]
+        shown = subprocess.run(doctor, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+        assert "new ones are refused" in shown.stdout, shown
+        assert "listener elko main" in written(tmp_path / "event")
         for server in servers:
             server.done()
 
