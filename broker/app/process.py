@@ -210,6 +210,8 @@ def status(
         "registry": {"revision": core.registry.revision, **core.registry.sizes()},
         "store": {"failures": core.recorder.failures, "pending": core.recorder.pending},
     }
+    if core.cluster.members.clustered:
+        about["member"] = core.cluster.members.name
     if journal is not None:
         counts = journal.counts()
         about["journal"] = {

@@ -64,7 +64,8 @@ class Status:
     """The state of the daemon.
 
     ``started`` is a time by RFC 3339. ``store`` and ``journal`` have the writes that failed in a row (0 is good) and
-    those that are pending; ``journal`` is absent without one.
+    those that are pending; ``journal`` is absent without one. ``member`` is the name of this broker in its cluster,
+    absent without one.
     """
 
     version: str
@@ -74,6 +75,7 @@ class Status:
     registry: dict[str, Any]
     store: dict[str, Any]
     journal: dict[str, Any] | None = None
+    member: str | None = None
 
 
 def health_endpoints(

@@ -67,3 +67,20 @@ def test_a_session_is_disconnected_from_its_row(farm: Farm, tabs: Tabs) -> None:
         assert "an operator" in peer.receive()["msg"]
         peer.closed()
         peer.sock.close()
+
+
+def test_a_queue_is_looked_into_and_purged_from_its_row(farm: Farm, tabs: Tabs) -> None:
+    farm.call("POST", "/v1/actions/queue-put", {"queue": "page-jobs", "text": "the first job"})
+    page = tabs(farm.url("view/mtl/queues"))
+    page.get_by_role("row").filter(has_text="page-jobs").get_by_role("button").first.click()
+    act(page, "Peek")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Queue: page-jobs")
+    dialog.get_by_role("button", name="Peek").click()
+    expect(dialog).to_contain_text("the first job")
+    dialog.get_by_role("button", name="Close").click()
+    act(page, "Purge")
+    expect(dialog).to_contain_text("Remove all messages of the queue page-jobs for good")
+    dialog.get_by_role("button", name="Purge").click()
+    expect(dialog).to_contain_text("1")
+    assert farm.call("POST", "/v1/actions/queue-peek", {"queue": "page-jobs"}) == {"messages": []}

@@ -323,3 +323,8 @@ def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> 
     assert cell.evaluate(
         "cell => { cell.textContent = '59 min 59 s ago'; return cell.scrollWidth <= cell.clientWidth }"
     )
+
+
+def test_the_header_has_the_version(farm: Farm, tabs: Tabs) -> None:
+    version = farm.call("GET", "/v1/status")["version"]
+    expect(tabs(farm.url()).locator("#about")).to_contain_text(version)

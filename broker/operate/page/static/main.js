@@ -41,11 +41,18 @@ const app = {
   announce: (text) => say(part("announcer"), text),
   name(status) {
     app.registry = status.registry;
-    const name = status.name ? shown(String(status.name)) : "elkobroker";
-    say(part("name"), name);
-    part("name").title = `Version ${shown(String(status.version ?? "unknown"))}`;
+    about.version = shown(String(status.version ?? ""));
+    about.member = status.member ? `broker ${shown(String(status.member))}` : "";
+    drawAbout();
   },
 };
+/** What the header says besides the name of the program: its version, the member of a cluster, and the user. */
+const about = { version: "", member: "", user: "" };
+
+function drawAbout() {
+  say(part("about"), [about.version, about.member, about.user].filter(Boolean).join(" · "));
+}
+
 app.detail = new Detail(app, part("detail"));
 
 // places
@@ -100,6 +107,8 @@ function menu() {
 async function whoami() {
   const found = await find("/v1/whoami").catch(() => null);
   const user = part("user");
+  about.user = found?.name ? `user ${shown(found.name)}` : "";
+  drawAbout();
   if (!user || found === null) return;
   const out = () => {
     useToken(null);
