@@ -248,7 +248,8 @@ def test_open_sessions_are_not_touched_by_guesses(house: House) -> None:
             Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE, (source, 0))),
             RtcpPeer(house.daemon.port("rtcp"), source=source),
         ]
-        for peer in map(stack.enter_context, peers):
+        for peer in peers:
+            stack.enter_context(peer)
             peer.send(to="client", op="auth", auth=auth)
         poll = HttpPeer(house.daemon.port("poll"), "/", source=source)
         stack.callback(poll.connection.close)
