@@ -328,8 +328,37 @@ async def examine_broker(client: ApiClient, verify: bool = False) -> Sequence[Fi
         weight = warning if failure.code is Exit.DENIED else error
         found.append(weight("status", str(failure)))
     found += await _addresses(client)
+    found += await _cluster(client)
     if verify:
         found += await _verified(client)
+    return found
+
+
+async def _cluster(client: ApiClient) -> Sequence[Finding]:
+    """Return the findings about the brokers and the members of etcd of a cluster; none for a broker alone."""
+    try:
+        about = mapping(await client.get("/v1/cluster"))
+        if about.get("clustered") is not True:
+            return []
+        etcd = rows(await client.get("/v1/views/cluster/etcd"))
+    except Failure:
+        return []  # an older broker, or one that does not permit it: the readiness has the faults
+    members = rows(about, "members")
+    apart = [text(each.get("member")) for each in members if not (each.get("here") or each.get("linked"))]
+    if apart:
+        found = [warning("cluster", f"no link is open to {', '.join(apart)}: messages of topics do not pass")]
+    else:
+        found = [ok("cluster", f"{len(members)} brokers, with open links")]
+    for each in etcd:
+        what, clock = f"etcd {text(each.get('endpoint'))}", each.get("clock")
+        if isinstance(clock, int | float) and abs(clock) > SKEW:
+            found.append(
+                warning(what, f"its clock is {clock:+.0f} s from that of the broker: certificates expire by it")
+            )
+        if each.get("defragment") is True:
+            found.append(warning(what, "less than half of its database is in use: run etcdctl defrag at it"))
+        if each.get("state") == "healthy":
+            found.append(ok(what, "healthy"))
     return found
 
 

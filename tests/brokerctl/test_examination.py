@@ -77,6 +77,25 @@ def test_doctor_asks_the_broker(server: Server) -> None:
     assert (code, found["listener mtl"]) == (1, ("error", "taken"))
 
 
+def test_doctor_examines_the_cluster_of_the_broker(server: Server) -> None:
+    healthy(server)
+    members = [{"member": "a", "here": True}, {"member": "b", "linked": True}]
+    server.answer("/v1/cluster", {"clustered": True, "members": members})
+    at = "http://10.0.0.1:2379"
+    server.answer("/v1/views/cluster/etcd", {"rows": [{"endpoint": at, "state": "healthy", "clock": 0.4}]})
+    code, found = examined("--url", server.url)
+    assert (code, found["cluster"], found[f"etcd {at}"]) == (0, ("ok", "2 brokers, with open links"), ("ok", "healthy"))
+    server.answer("/v1/cluster", {"clustered": True, "members": [*members, {"member": "c", "linked": False}]})
+    row = {"endpoint": at, "state": "away", "clock": -90.0, "defragment": False}
+    server.answer("/v1/views/cluster/etcd", {"rows": [row]})
+    code, found = examined("--url", server.url)
+    assert code == 0
+    assert found["cluster"] == ("warning", "no link is open to c: messages of topics do not pass")
+    assert found[f"etcd {at}"][1].startswith("its clock is -90 s from that of the broker")
+    server.answer("/v1/views/cluster/etcd", {"rows": [row | {"clock": 0.1, "defragment": True}]})
+    assert "run etcdctl defrag" in examined("--url", server.url)[1][f"etcd {at}"][1]
+
+
 def test_a_broker_that_does_not_answer_is_an_error() -> None:
     code, found = examined("--url", "http://127.0.0.1:1")
     assert code == 1
