@@ -69,6 +69,7 @@ def test_the_state_of_a_broker_alone_is_found_at_all_brokers(tmp_path: Path) -> 
         with b.server("shop 1", "shop", "10.0.0.2:80"):
             a.offer("bank", "10.0.0.1:80")
             farm.see("shop", "10.0.0.2:80")
+            until(lambda: [row["broker"] for row in a.get("/v1/services?pattern=shop")["rows"]] == ["b"], "b has it")
             farm.see("bank", "10.0.0.1:80")
         farm.see("shop")
         # At the second start it is a member that comes back, and nothing is written again.
