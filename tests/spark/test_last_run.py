@@ -126,6 +126,7 @@ def test_after_a_run_that_was_cut_off_nothing_is_up_to_date(spark: SparkSession,
     assert not command.ends_early()
 
 
+@pytest.mark.long
 def test_a_damaged_segment_is_news_when_its_bytes_are_others(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

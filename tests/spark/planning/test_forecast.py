@@ -83,6 +83,7 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
     assert set(steady["flag"]) == {""}
 
 
+@pytest.mark.long
 def test_growth_and_events_stand_beside_the_forecast_and_do_not_change_it(told):
     assert told.loc["steady", "factor"].tolist() == [1.5, 3.0, 3.0, *[1.5] * 45]
     assert set(told.loc["young", "factor"]) == {1.5}
