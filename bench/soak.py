@@ -1,8 +1,8 @@
 """Mixed use of every listener for some minutes, and the resident memory of the daemon.
 
 Run it as ``python -m bench.soak``. Threads connect, authenticate, offer, find, publish, queue and close, without a
-pause. After the warm-up the memory is noted each ten seconds. The slope is that of the least-squares line; its standard
-error says what is noise.
+pause. After the warm-up the memory is noted each ten seconds. The slope is the median of those of all pairs of samples
+(Theil-Sen), with the confidence interval of Sen: some samples with a burst in progress do not move it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path
-from statistics import linear_regression
+from statistics import NormalDist, median
 from tempfile import TemporaryDirectory
 
 from bench.harness import MIB, table
@@ -30,12 +30,18 @@ from tests.integration.http_api import ask
 EVERY = 10.0
 """Seconds between two samples."""
 
+ENDS = 6
+"""Samples of which the median is shown as the begin and the end of a part: a minute."""
+
 QUEUES = 100
 """Names of queues: all of them exist after the warm-up. An empty queue is kept for five minutes, and takes some
 kilobytes: of 2,000 names more and more were in use for that long."""
 
 GOAL = 0.1
-"""MiB a minute that the line of the second half may rise at most, beyond twice its standard error: 4 GiB in a month."""
+"""MiB a minute that the second half may rise at most, by the lower end of its confidence interval: 4 GiB in a month."""
+
+CONFIDENCE = 0.95
+"""Confidence of the interval of a slope."""
 
 
 def offers(daemon: Daemon, number: int) -> None:
@@ -131,6 +137,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=float, default=180.0, help="seconds [%(default)s]")
     parser.add_argument("--seconds", type=float, default=720.0, help="duration after the warm-up [%(default)s]")
     parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--samples", type=Path, help="file for the samples: minutes and MiB")
     options = parser.parse_args()
     with TemporaryDirectory() as directory, Daemon(Path(directory), *every_listener(Path(directory))) as daemon:
         for door in DOORS.values():
@@ -151,23 +158,28 @@ def main() -> int:
         after = resident(daemon.process.pid) / MIB
     rows = []
     for name, part in (("all", samples), ("second half", samples[len(samples) // 2 :])):
-        slope, error = line(part)
-        rows.append([name, f"{part[0][1]:.1f}", f"{part[-1][1]:.1f}", f"{slope:+.3f}", f"{error:.3f}"])
+        low, slope, high = theil_sen(part)
+        first, last = (median(value for _, value in some) for some in (part[:ENDS], part[-ENDS:]))
+        rows.append([name, f"{first:.1f}", f"{last:.1f}", f"{slope:+.3f}", f"{low:+.3f} to {high:+.3f}"])
     print("  \n".join(f"{name}: {value}" for name, value in describe().items()))
     print(f"\n{visits / samples[-1][0]:.0f} visits a minute, {dict(soak.done)}; {start / MIB:.1f} MiB at the start,")
     print(f"{after:.1f} MiB half a minute after the end.\n")
-    print(table(["part", "MiB at its begin", "at its end", "MiB a minute", "standard error"], rows))
-    return slope - 2 * error > GOAL
+    print(table(["part", "MiB at its begin", "at its end", "MiB a minute", f"{CONFIDENCE:.0%}"], rows))
+    if options.samples:
+        options.samples.write_text("".join(f"{at:.3f} {value:.3f}\n" for at, value in samples))
+    return low > GOAL
 
 
-def line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the slope of the line through samples, and its standard error."""
-    times, values = zip(*samples, strict=True)
-    fit = linear_regression(times, values)
-    middle = sum(times) / len(times)
-    spread = sum((each - middle) ** 2 for each in times)
-    rest = sum((value - fit.slope * at - fit.intercept) ** 2 for at, value in samples)
-    return fit.slope, (rest / max(1, len(samples) - 2) / spread) ** 0.5
+def theil_sen(samples: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return the slope of the line through samples, between the ends of its confidence interval.
+
+    Samples are taken as independent. Those of a memory are not, so that the true interval is wider.
+    """
+    slopes = sorted((late - early) / (after - before) for (before, early), (after, late) in combinations(samples, 2))
+    number = len(samples)
+    spread = (number * (number - 1) * (2 * number + 5) / 18) ** 0.5 * NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    low = max(0, round((len(slopes) - spread) / 2))
+    return slopes[low], median(slopes), slopes[-1 - low]
 
 
 if __name__ == "__main__":
