@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from twisted.logger import globalLogPublisher
 from broker.logs import log_writer
 from broker.logs.log_destination import Journal, observer
 from broker.logs.log_lines import LogControl
-from broker.logs.log_writer import MAX_QUEUED, Line, LogWriter, RotatingFile, written
+from broker.logs.log_writer import MAX_QUEUED, Line, LogWriter, RotatingFile, Stream, written
 from tests.patience import PATIENCE, until
 
 LINE = "x" * 999 + "\n"
@@ -94,6 +95,27 @@ def test_the_end_waits_for_the_last_lines_but_not_for_ever(held: Held, monkeypat
     assert held.lines == []
     held.open.set()
     until(lambda: held.lines == ["first\n", "second\n"])
+
+
+def test_all_lines_after_the_end_wait_for_a_destination_no_longer_than_one(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "LAST_SECONDS", PATIENCE / 100)
+    writer = LogWriter(held)
+    writer.start()
+    writer.put("first\n")
+    writer.finish()
+    began = time.monotonic()
+    for _ in range(150):
+        writer.put(LINE)
+    assert time.monotonic() - began < PATIENCE
+
+
+def test_an_output_without_a_descriptor_gets_the_lines() -> None:
+    under = io.BytesIO()
+    out = io.TextIOWrapper(under, "utf-8")
+    assert Stream(out).write(["one\n", "two\n"]) == 0
+    assert under.getvalue() == b"one\ntwo\n"
 
 
 def test_after_the_end_a_line_is_written_when_it_was_put() -> None:

@@ -1,6 +1,8 @@
-"""The gate of logins: guesses by address and name, and by address."""
+"""The gate of logins: guesses by address and name, and by address; and the rates of requests."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import pytest
 from twisted.internet.task import Clock
@@ -12,8 +14,10 @@ from broker.access.logins import (
     GUESSES,
     MAX_REMEMBERED,
     LoginGate,
+    RequestLimits,
 )
 from broker.core.errors import Reason, Refusal
+from broker.core.rates import Rates
 
 HERE, THERE = "192.0.2.1:4000", "192.0.2.2:4000"
 
@@ -169,3 +173,31 @@ def test_guesses_at_tokens_count_together_and_refuse_no_user(clock: Clock, gate:
     clock.advance(GUESS_EVERY)
     gate.begin_token(HERE).right()
     assert not gate.knows(HERE, "")
+
+
+def test_requests_have_a_rate_by_network_and_one_by_user() -> None:
+    clock = Clock()
+    limits = RequestLimits(Rates(clock.seconds), Rates(clock.seconds))
+
+    def taken(user: str, address: str) -> int:
+        """The requests of four that are permitted."""
+        count = 0
+        for _ in range(4):
+            with suppress(Refusal):
+                limits.take(user, address)
+                count += 1
+        return count
+
+    assert not limits.on
+    assert taken("ann", "192.0.2.1") == 4
+    limits.use(0.0, 1.0, 3)
+    assert limits.on
+    assert (taken("ann", "192.0.2.1"), taken("ann", "192.0.2.2"), taken("bob", "192.0.2.1")) == (3, 0, 3)
+    assert taken("", "192.0.2.1") == 4
+    clock.advance(1)
+    assert taken("ann", "192.0.2.1") == 1
+    limits.use(1.0, 0.0, 3)
+    assert limits.on
+    assert (taken("ann", "2001:db8::1"), taken("bob", "2001:db8::2"), taken("", "2001:db8:1::1")) == (3, 0, 3)
+    limits.use(0.0, 0.0, 3)
+    assert not limits.on

@@ -169,7 +169,8 @@ def test_growth_does_not_make_a_message_younger(memory: MemoryBudget) -> None:
     first, second = Holding(memory), Holding(memory)
     first.hold(5_000)
     second.hold(5_000)
-    first.hold(6_000)
+    for size in (6_000, 6_000):
+        first.hold(size)
     second.hold(BY_ADDRESS)
     assert evicted(first, second) == [True, False]
 

@@ -2,6 +2,7 @@
 
 import socket
 from collections import Counter
+from contextlib import suppress
 from ipaddress import ip_address
 
 import pytest
@@ -158,6 +159,10 @@ def test_the_addresses_of_this_machine_are_known() -> None:
     assert not is_here(ip_address("192.0.2.1"))
     for *_, where in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET):
         assert is_here(ip_address(where[0]))
+    for family, remote in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):  # without a route, there is none
+            probe.connect((remote, 9))
+            assert is_here(ip_address(probe.getsockname()[0]))
 
 
 def test_other_networks_hold_at_once() -> None:
