@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -145,3 +146,24 @@ def test_a_chain_and_a_key_with_its_passphrase_are_served(place: Place) -> None:
         context = SSL.Context(SSL.TLS_METHOD)
         pem.present(context, contents.chain, contents.key)
         context.check_privatekey()
+
+
+def test_a_client_that_trusts_the_root_alone_gets_the_rest_of_the_chain(place: Place) -> None:
+    middle = certificate(place.folder, "middle", issuer=place.authority)
+    below = certificate(place.folder, "below", issuer=middle)
+    contents = Files(place.written("chain", below[0], middle[0]), str(below[1])).read()
+    context = pem.context()
+    pem.present(context, contents.chain, contents.key)
+    server, client = SSL.Connection(context, None), SSL.Connection(pem.context(), None)
+    server.set_accept_state()
+    client.set_connect_state()
+    for _ in range(4):
+        for end, other in ((client, server), (server, client)):
+            with suppress(SSL.WantReadError):
+                end.do_handshake()
+            with suppress(SSL.WantReadError):
+                other.bio_write(end.bio_read(65_536))
+    chain = client.get_peer_cert_chain()
+    assert chain is not None
+    names = [each.to_cryptography().subject.rfc4514_string() for each in chain]
+    assert names == ["CN=below", "CN=middle"]
