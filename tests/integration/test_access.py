@@ -216,6 +216,17 @@ def test_a_bad_users_file_changes_nothing(tmp_path: Path) -> None:
             again.done()
 
 
+def test_an_emptied_users_file_removes_nobody(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "ann", "pencil") as ann:
+        ann.done()
+        put(tmp_path / "users.toml", "")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("has no users any more")
+        ann.done()
+        with login(daemon, "ann", "pencil") as another:
+            another.done()
+
+
 def test_the_start_fails_with_a_users_file_that_others_may_read(tmp_path: Path) -> None:
     put(tmp_path / "users.toml", USERS, 0o644)
     (tmp_path / "x.toml").write_text(CONFIG)
