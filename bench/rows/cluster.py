@@ -20,6 +20,7 @@ from typing import Any
 
 from bench import servers
 from bench.harness import Figure, Row, Scenario, cpu
+from bench.machine import cpu_seconds
 from bench.rows.mc0 import puts
 from bench.servers import Mc0Server
 from tests.cluster.farm.hosts import ELKO, Broker, Hosts
@@ -28,6 +29,9 @@ from tests.integration.daemon import Peer
 
 RATE = 100.0
 """Changes a second."""
+
+IDLE = 5.0
+"""Seconds for which the brokers' CPU time is measured without changes: beats, health checks and timers."""
 
 GOAL = 1.1
 """The most that a delivery may cost at a member without interest elsewhere, as a ratio to a single broker: the same,
@@ -63,8 +67,13 @@ class Connection(Peer):
             pass
 
 
+def _cpu(hosts: Hosts) -> float:
+    """Return the seconds of CPU time of all brokers."""
+    return sum(cpu_seconds(each.process.pid) for each in hosts.brokers.values() if each.process is not None)
+
+
 def seen_changes(hosts: Hosts, count: int, rate: float) -> list[Figure]:
-    """Measure the time from a change to its arrival at the watchers of the other brokers."""
+    """Measure the time from a change to its arrival at the watchers of the other brokers, and its CPU time."""
     one, *others = hosts.brokers.values()
     provider = Connection(one, "client")
     seen: dict[str, dict[str, float]] = {each.name: {} for each in others}
@@ -88,6 +97,10 @@ def seen_changes(hosts: Hosts, count: int, rate: float) -> list[Figure]:
         thread.start()
         watchers.append((watcher, thread))
     sent: dict[str, float] = {}
+    used = _cpu(hosts)
+    time.sleep(IDLE)
+    idle = (_cpu(hosts) - used) / IDLE
+    used = _cpu(hosts)
     begun = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, begun + number / rate - time.monotonic()))
@@ -100,7 +113,12 @@ def seen_changes(hosts: Hosts, count: int, rate: float) -> list[Figure]:
         elif pair >= BETWEEN:
             provider.send(to="client", op="wontserve", services=[name])
     time.sleep(2.0)
-    rows = []
+    used = _cpu(hosts) - used - idle * (time.monotonic() - begun)
+    rows = [
+        Figure(
+            "CPU time of a change, all three brokers, beyond that of their idleness, ms", f"{1e3 * used / count:.2f}"
+        )
+    ]
     for name, times in seen.items():
         late = sorted(1000 * (times[key] - sent[key]) for key in sent if key in times)
         if late:

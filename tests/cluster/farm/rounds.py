@@ -83,7 +83,7 @@ class Farm:
         self.missed: list[str] = []
         self.looks = self.given_up = 0
         self.required: list[int] = []
-        """Number of the providers that each look had to see."""
+        """Number of the providers that each look had to see, of those that could be judged."""
         self._out: dict[str, float] = {}
         """Brokers that are out of touch with etcd now, with the time since when."""
         self._back: dict[str, float] = {}
@@ -267,6 +267,8 @@ class Farm:
             "waited for": last,
             "moves": sum(each.moves for each in self.providers) - moves,
             "looks": self.looks,
+            "judged": len(self.required),
+            "pairs": sum(self.required),
             "required": [min(self.required, default=0), round_to(median(self.required or [0]), 0)],
             "missed": len(self.missed),
             "examples": self.missed[:5],

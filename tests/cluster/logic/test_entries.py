@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import msgspec
 import pytest
 from twisted.python.failure import Failure
 
-from broker.cluster.etcd.etcd_interface import Delete, Event, Put
+from broker.cluster.etcd.codec import txn_request
+from broker.cluster.etcd.etcd_interface import Compare, Delete, Event, Operation, Put
 from broker.core.errors import Reason, Refusal
 from broker.core.model import LoadDetails, Owner, Service
 from tests.cluster.logic.members import Farm
@@ -34,6 +36,33 @@ def test_a_service_is_found_at_all_members_until_it_leaves(farm: Farm) -> None:
     a.registry.leave(id)
     assert farm.until(lambda: not b.found() and not c.found(), "its end") < 0.1
     assert farm.values("s") == []
+
+
+def test_a_change_of_a_provider_with_900_services_is_one_small_request(farm: Farm, monkeypatch: Any) -> None:
+    [a] = farm.joined("a")
+    id = a.registry.join("server", "elko", "10.0.0.1:5")
+    for number in range(900):
+        a.offer(id, f"service-{number:04d}", f"10.0.0.1:{10_000 + number}")
+    farm.run(5.0)
+    written: list[int] = []
+    write = a.client.txn
+
+    def txn(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()) -> Any:
+        if not all(isinstance(each, Put) and b"/beat/" in each.key for each in success):
+            written.append(len(txn_request(compare, success, failure).body))
+        return write(compare, success, failure)
+
+    monkeypatch.setattr(a.client, "txn", txn)
+    service = a.registry.services_of(id)[7]
+    for change in (
+        lambda: a.registry.amend(attrs.evolve(service, info='{"a":1}')),
+        lambda: a.registry.withdraw(id, ["service-0008"]),
+        lambda: a.offer(id, "one-more", "10.0.0.1:80"),
+    ):
+        written.clear()
+        change()
+        farm.run(0.5)
+        assert [size < 1_000 for size in written] == [True], written
 
 
 def test_all_of_a_service_arrives(farm: Farm) -> None:
