@@ -41,7 +41,12 @@ def host_of(address: str) -> str:
     if ip is not None:
         return LOCAL if ip.is_loopback else str(ip)
     host = _host(address)
-    return LOCAL if host in ("unix", "localhost") or host.startswith(_UNIX) else host
+    return LOCAL if host in ("unix", "localhost") or is_unix(host) else host
+
+
+def is_unix(address: str) -> bool:
+    """Return True for the address of a peer at a unix socket."""
+    return address.startswith(_UNIX)
 
 
 @lru_cache(KEPT)

@@ -105,7 +105,7 @@ class Run:
         return provider
 
     def offer(self, provider: int, *names: str) -> None:
-        services = [Service(name, f"10.0.0.1:{provider}", provider) for name in names]
+        services = [Service(name, f"10.0.0.1:{provider % 50_000}", provider) for name in names]
         self.registry.offer(services, Rights())
 
     def flush(self) -> None:

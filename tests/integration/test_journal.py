@@ -118,7 +118,8 @@ def stopped(daemon: Daemon) -> None:
 def provider(daemon: Daemon, *names: str, label: str = "bank 1") -> Peer:
     """A provider of these services on the Elko wire, which the broker has registered."""
     peer = daemon.connect(label=label)
-    peer.send(to="client", op="willserve", services=[{"service": name, "hostport": f"{name}:1"} for name in names])
+    services = [{"service": name, "hostport": f"{name.replace(' ', '-')}:1"} for name in names]
+    peer.send(to="client", op="willserve", services=services)
     peer.done()
     return peer
 

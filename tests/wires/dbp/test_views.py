@@ -137,7 +137,7 @@ def test_only_so_many_are_shown_and_a_pattern_finds_the_others(farm: DbpFarm) ->
 
 @pytest.mark.parametrize("name", ["\u202egpj", "\x1b[2J", "a\nb", "\0", "\u2603", "n" * 255, "{}", "' "])
 def test_any_name_can_be_shown(farm: DbpFarm, operator: Operator, name: str) -> None:
-    farm.dealer().registered(name, ip="\x1b[2J\u202e", port=6000, heartbeat=1)
+    farm.dealer().registered(name, ip="\u202e", port=6000, heartbeat=1)
     text = operator.type("dbp services")
     assert all(unicodedata.category(character) != "Cc" for character in text.replace("\n", ""))
     [row] = json.loads(text)

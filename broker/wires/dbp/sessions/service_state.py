@@ -7,6 +7,7 @@ Rules of the address of a service, as the hostport for the registry and for prob
 - A service registers its own address. Hermes' services always register 127.0.0.1, which is wrong for clients on other
   machines: a loopback or wildcard address stands for the address from which the service was registered.
 - So does a missing address. A missing port becomes 0, to which no client can connect.
+- A peer at a unix socket is on this machine, whose address is a loopback one then.
 
 See docs/protocols/dbp.md, "Into the registry".
 """
@@ -17,7 +18,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
 
-from broker.access.identity import KEPT, is_local
+from broker.access.identity import KEPT, LOCAL, is_local, is_unix
 from broker.core.interfaces import ILease
 from broker.net.peer_interfaces import REQ, Sender
 from broker.wires.dbp.codec.dbp_messages import Form
@@ -185,7 +186,7 @@ def host_of(details: Details, address: str) -> str:
     host = details.host
     # A peer that is on loopback itself means this machine by a loopback address, so that it is right as it stands.
     if host is None or _is_wildcard(host) or (is_local(host) and not is_local(address)):
-        return address
+        return LOCAL if is_unix(address) else address
     return host
 
 

@@ -173,7 +173,8 @@ class RegistrationEndpoints:
 
         def answer(revision: str) -> Response:
             about = Registered(*self._terms(made), made.token, revision or None, warnings)
-            return Response(201 if new else 200, msgspec.json.encode(about), headers=headers)
+            body = msgspec.json.encode(about, order="sorted")
+            return Response(201 if new else 200, body, headers=headers)
 
         return self._members.written().addCallback(answer) if call.query.consistent else answer("")
 
