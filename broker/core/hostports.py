@@ -21,12 +21,17 @@ MAX_SHOWN = 80
 BRIDGES = IPv4Network("172.17.0.0/16")
 """Addresses of containers on Docker's default bridge."""
 
+_COMMON = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,4}")
+"""What nearly every address is, and needs no further look."""
+
 _SPACE = re.compile(r"[\s\x00-\x1f\x7f]")
 _PORT = re.compile(r":([0-9]+)\Z", re.ASCII)
 
 
 def check_hostport(hostport: str) -> None:
     """Raise `Refusal` PARAMETER with the reason for an address that no client can use."""
+    if _COMMON.fullmatch(hostport):
+        return
     shown = f"hostport {hostport[:MAX_SHOWN]!r}"
     if "://" in hostport:
         raise Refusal(Reason.PARAMETER, f"{shown} is a URL; an address is host:port, and the protocol is a field apart")

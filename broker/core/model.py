@@ -134,6 +134,8 @@ def description(name: str, value: Any) -> Any:
 
 def check_labels(service: Service) -> None:
     """Raise `Refusal` PARAMETER for too many or too long tags and meta."""
+    if not service.tags and not service.meta:
+        return
     texts = [*(service.tags or ()), *(each for pair in (service.meta or {}).items() for each in pair)]
     if len(service.tags or ()) > MAX_LABELS or len(service.meta or ()) > MAX_LABELS:
         raise Refusal(Reason.PARAMETER, f"service {service.name!r} has more than {MAX_LABELS} tags or names of meta")
