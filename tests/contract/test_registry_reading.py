@@ -229,7 +229,7 @@ def test_single_names_and_providers_need_find(house: House) -> None:
             assert answer.status == (200 if row["label"].startswith("bob") else 404)
 
 
-STREAMS = {"/v1/watch"}
+STREAMS = {"/v1/watch", "/v1/topics/{topic}/messages"}
 """Paths of the API without an end."""
 
 

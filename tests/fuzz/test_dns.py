@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.errors import Malformed, Reason
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.hostports import check_hostport
 from broker.core.model import Rights, Service
 from broker.wires.dns.codec.dns_query import HEADER, MAX_QUERY, Frames, decode, framed
 from broker.wires.dns.codec.dns_response import MAX_PAYLOAD, failed, limit_of
@@ -50,11 +51,20 @@ def messages(draw: st.DrawFn) -> bytes:
     return data[:end] + draw(st.just(b"") | st.binary(max_size=20))
 
 
+def accepted(hostport: str) -> bool:
+    """Whether the registry takes the address."""
+    try:
+        check_hostport(hostport)
+    except Refusal:
+        return False
+    return True
+
+
 services = st.builds(
     Service,
     name=st.sampled_from(["bank", "Bank", "a.bank"]) | st.text(min_size=1, max_size=70),
     hostport=st.sampled_from(["192.0.2.1:80", "[::1]:1", "h.example:1", "0.0.0.0:1"])
-    | st.text(min_size=1, max_size=40),
+    | st.text(min_size=1, max_size=40).filter(accepted),
     provider=st.just(1),
     protocol=st.sampled_from(["tcp", "ws"]) | st.text(max_size=20),
     label=st.none() | st.text(max_size=20),

@@ -35,7 +35,7 @@ def unharmed(page: Page) -> None:
 
 @pytest.mark.parametrize("size", [(1280, 800), PHONE], ids=["wide", "phone"])
 def test_names_are_text_in_every_view(farm: Farm, tabs: Tabs, size: tuple[int, int]) -> None:
-    services = [{"service": name, "hostport": f"{SCRIPTS[0]}:1"} for name in (*SCRIPTS, DIRECTION, LONG, "..", "  ")]
+    services = [{"service": name, "hostport": "10.0.0.1:1"} for name in (*SCRIPTS, DIRECTION, LONG, "..", "  ")]
     with farm.provider(LABEL, services) as peer:
         peer.send(to="client", op="load", factor=1)
         page = tabs(farm.url("services"), size)
