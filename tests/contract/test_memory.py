@@ -48,6 +48,15 @@ LEFT_OF_MANY = 24 * MEBIBYTE
 so."""
 
 
+def visit(daemon: Daemon, attack: Attack, size: Size, *sources: str) -> None:
+    """Send an attack, and close its connections."""
+    stranger = Stranger(daemon, attack, size, *sources)
+    try:
+        stranger.send()
+    finally:
+        stranger.close()
+
+
 def attacked(daemon: Daemon, attack: Attack, size: Size, left: int, *sources: str) -> int:
     """Attack a daemon, and wait until at most ``left`` bytes more are resident than before.
 
@@ -57,11 +66,7 @@ def attacked(daemon: Daemon, attack: Attack, size: Size, left: int, *sources: st
     alive(daemon)
     before = resident(pid)
     forget_peak(pid)
-    stranger = Stranger(daemon, attack, size, *sources)
-    try:
-        stranger.send()
-    finally:
-        stranger.close()
+    visit(daemon, attack, size, *sources)
     until(lambda: resident(pid) <= before + left)
     return peak_resident(pid) - before
 
@@ -81,7 +86,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemon(directory, *every_listener(directory, f"[broker]\nmemory_per_address = {SMALL_BUDGET}\n")) as daemon:
         kept = register(daemon, SMALL.services)
         for name in ATTACKS:  # once in a small way: what each wire loads and caches is no growth
-            Stranger(daemon, ATTACKS[name], Size(1, 1_000, SMALL.services)).close()
+            visit(daemon, ATTACKS[name], Size(1, 1_000, SMALL.services))
         yield daemon
         for each in kept:
             each.close()
@@ -113,17 +118,12 @@ EVERYDAY = ("dbp-lists", "dbp-changing-lists", "mc0-own", "elko-offers", "websoc
 """The attacks from many addresses that are run each time."""
 
 
-UNSETTLED = pytest.mark.xfail(reason="the memory of offers from many addresses is not always given back", strict=False)
-
-
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    return [UNSETTLED] * (name == "elko-offers") + [pytest.mark.long] * (name not in EVERYDAY)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in ATTACKS])
+@pytest.mark.parametrize(
+    "name", [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
+)
 def test_twenty_strangers_together_take_a_bounded_amount_of_memory_and_leave_it(together: Daemon, name: str) -> None:
     size = attrs.evolve(SMALL, connections=5 * len(TWENTY))
-    Stranger(together, ATTACKS[name], Size(1, 1_000, SMALL.services), "127.0.3.99").close()
+    visit(together, ATTACKS[name], Size(1, 1_000, SMALL.services), "127.0.3.99")
     left = (TOTAL_BUDGET if name in STORING else 0) + 2 * LEFT
     assert attacked(together, ATTACKS[name], size, left, *TWENTY) <= TOTAL_GROWTH
 
@@ -176,11 +176,7 @@ def test_one_stranger_that_makes_all_attacks_in_sequence_leaves_the_memory_each_
     alive(default)
     idle = resident(pid)
     for name in IN_SEQUENCE:
-        stranger = Stranger(default, ATTACKS[name], LARGE, "127.0.2.1")
-        try:
-            stranger.send()
-        finally:
-            stranger.close()
+        visit(default, ATTACKS[name], LARGE, "127.0.2.1")
         until(lambda: resident(pid) <= idle + GROWTH)
 
 
@@ -190,7 +186,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     directory = tmp_path_factory.mktemp("curve")
     with Daemon(directory, *curve_listeners(directory)) as daemon:
         for attack in CURVE_ATTACKS.values():
-            Stranger(daemon, attack, Size(1, 1_000, 0)).close()
+            visit(daemon, attack, Size(1, 1_000, 0))
         yield daemon
         in_order(daemon)
 
