@@ -276,7 +276,8 @@ class Registrations:
                 own.written = entry.modified
                 self._step(key, Happens.READ_OURS)
                 self._check_provider(key, entry)
-            elif entry is not None and not entry.held:
+            elif entry is not None and (not entry.held or own.state is State.SUPERSEDED):
+                # The member whose entry is held restores it. Ours, which it has replaced, would come first by chance.
                 own.written = 0
                 self._step(key, Happens.READ_THEIRS)
             elif own.state is State.DEPARTED and not own.written:

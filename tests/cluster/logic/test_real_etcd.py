@@ -62,10 +62,6 @@ class RealEtcdTests(ClientCase):
         return cluster, registry
 
     @pytest.mark.long
-    @pytest.mark.xfail(
-        reason="after a loss of etcd's data, a superseded registration may be restored before the one that replaced it",
-        strict=False,
-    )
     async def test_members_share_a_registry_over_restarts_and_faults_of_etcd(self) -> None:
         def register(registry: ClusterRegistry, place: str) -> int:
             id = registry.join("server", "elko", "10.0.0.1:5")
