@@ -492,12 +492,18 @@ class LinkedDirector(Director):
 
     # Requests of another director
 
-    def _answer(self, broker: str, ask: Ask) -> None:
+    def _request_of(self, broker: str, asked: Ask | Placed) -> Request | None:
+        """Return the request in a message of another director; None if it is no neighbour any more."""
         peer = self._peers.get(broker)
         if peer is None:
+            return None
+        requester = broker, peer.instance, asked.requester
+        return Request(requester, asked.protocol, asked.context, asked.user, asked.internal, asked.most)
+
+    def _answer(self, broker: str, ask: Ask) -> None:
+        request = self._request_of(broker, ask)
+        if request is None:
             return
-        requester = broker, peer.instance, ask.requester
-        request = Request(requester, ask.protocol, ask.context, ask.user, ask.internal, ask.most)
 
         def granted(value: Granted) -> None:
             self._send(broker, Grant(ask.number, value.context, value.hostport, value.reservation))
@@ -538,12 +544,9 @@ class LinkedDirector(Director):
 
     def _take_placed(self, broker: str, placed: Placed) -> None:
         """Enter a reservation that another director has granted."""
-        peer = self._peers.get(broker)
-        if peer is None:
-            return
-        requester = broker, peer.instance, placed.requester
-        request = Request(requester, placed.protocol, placed.context, placed.user, placed.internal, placed.most)
-        self._placer.enter(request, Granted(placed.place, placed.hostport, placed.reservation))
+        request = self._request_of(broker, placed)
+        if request is not None:
+            self._placer.enter(request, Granted(placed.place, placed.hostport, placed.reservation))
 
 
 def _unavailable(failure: Failure) -> None:
