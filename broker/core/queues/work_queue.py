@@ -143,18 +143,12 @@ class Queue:
             if self._is_known(key):
                 queues.duplicates += 1
                 return True
-        keeper = queues.keeper if settings.durable else None
-        if keeper is not None and not keeper.takes:
-            raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
+        keeper = self._taking_keeper()
         size = len(head) + len(body) + OVERHEAD
         if not settings.by_address:
             payer = ""
         queues.admit(payer, size if key is None else size + ID_BYTES)
-        if (
-            self.messages >= settings.max_messages
-            or self.bytes + size > settings.max_bytes
-            or not queues.has_room(size)
-        ):
+        if self._is_full(size) or not queues.has_room(size):
             self._make_room(size)
         deadline = inf
         if ttl is not None or settings.ttl is not None:
@@ -172,7 +166,7 @@ class Queue:
     def bury(self, message: Message, death: Death) -> None:
         """Add a dead letter of another queue."""
         settings = self.settings
-        while self.messages >= settings.max_messages or self.bytes + message.size > settings.max_bytes:
+        while self._is_full(message.size):
             oldest = self._pop_oldest()
             if oldest is None:
                 break  # all are delivered
@@ -222,11 +216,9 @@ class Queue:
         if message is None:
             return False
         settings, queues = target.settings, self._queues
-        keeper = queues.keeper if settings.durable else None
         try:
-            if keeper is not None and not keeper.takes:
-                raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
-            if target.messages >= settings.max_messages or target.bytes + message.size > settings.max_bytes:
+            keeper = target._taking_keeper()
+            if target._is_full(message.size):
                 target._make_room(message.size)
         except Refusal:
             self._ready.put_back(message)
@@ -262,6 +254,18 @@ class Queue:
         if message.payer:
             queues.memory.store(message.payer, message.size)
 
+    def _taking_keeper(self) -> MessageKeeper | None:
+        """Return the keeper of a durable queue, None for another one. Raises `Refusal` while it takes no messages."""
+        keeper = self._queues.keeper if self.settings.durable else None
+        if keeper is not None and not keeper.takes:
+            raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
+        return keeper
+
+    def _is_full(self, size: int) -> bool:
+        """Return True if a message of that size is more than the queue may have."""
+        settings = self.settings
+        return self.messages >= settings.max_messages or self.bytes + size > settings.max_bytes
+
     def _make_room(self, size: int) -> None:
         """Displace old messages if `drop_oldest` is set. Raises `Refusal` if there is no room for a message of that
         size."""
@@ -270,7 +274,7 @@ class Queue:
             raise self._refusal("large", Reason.PARAMETER, "the message is larger than the queue may be")
         if not self._queues.has_room(size):
             raise self._refusal("all", Reason.LIMIT, "all queues together are full")
-        while self.messages >= settings.max_messages or self.bytes + size > settings.max_bytes:
+        while self._is_full(size):
             oldest = self._pop_oldest() if settings.drop_oldest else None
             if oldest is None:
                 raise self._refusal("full", Reason.LIMIT, "the queue is full")
