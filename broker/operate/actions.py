@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
@@ -319,8 +320,8 @@ def _text_last(type_: type[Any]) -> Callable[[Sequence[str]], list[str]]:
     return words
 
 
-QUEUE = {"queue": "queue", "host": "host"}
-"""Columns of the table of queues."""
+_on_queue = partial(Action, on="queue", fills={"queue": "queue", "host": "host"}, kind="queue", names=("queue",))
+"""An action on a queue: its parameters are columns of the table of queues, and its right is for the queue's name."""
 
 ACTIONS = (
     Action("reload", "admin.reload", Reload),
@@ -387,51 +388,34 @@ ACTIONS = (
         places="SERVICE [TEXT...]",
         words=_text_last(CallService),
     ),
-    Action(
+    _on_queue(
         "queue-put",
         "publish",
         QueuePut,
-        on="queue",
-        fills=QUEUE,
-        kind="queue",
-        names=("queue",),
         authored=True,
         places="QUEUE TEXT...",
         words=_text_last(QueuePut),
     ),
-    Action("queue-get", "subscribe", QueueGet, on="queue", fills=QUEUE, kind="queue", names=("queue",), authored=True),
-    Action(
-        "queue-peek", "subscribe", QueuePeek, on="queue", fills=QUEUE, kind="queue", names=("queue",), authored=True
-    ),
-    Action(
+    _on_queue("queue-get", "subscribe", QueueGet, authored=True),
+    _on_queue("queue-peek", "subscribe", QueuePeek, authored=True),
+    _on_queue(
         "queue-purge",
         "admin.queues",
         QueuePurge,
         confirm="Remove all messages of the queue {queue} for good, except those that readers have?",
-        on="queue",
-        fills=QUEUE,
-        kind="queue",
-        names=("queue",),
     ),
-    Action(
+    _on_queue(
         "queue-move",
         "admin.queues",
         QueueMove,
         confirm="Move the messages of the queue {queue} to {target}, whose readers get them then?",
-        on="queue",
-        fills=QUEUE,
-        kind="queue",
         names=("queue", "target"),
     ),
-    Action(
+    _on_queue(
         "queue-requeue-dead",
         "admin.queues",
         RequeueDead,
         confirm="Put all dead letters of the queue {queue} back into it, to be delivered again?",
-        on="queue",
-        fills=QUEUE,
-        kind="queue",
-        names=("queue",),
     ),
     Action("shutdown", "admin.shutdown", Shutdown, confirm="End the broker?", status=202),
 )
