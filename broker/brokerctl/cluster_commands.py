@@ -127,10 +127,13 @@ members = [{members}]
 name = "{name}"
 farm = "{farm}"
 link = "tcp://{bind}:9002"
-ca = "ca.pem"
-certificate = "broker.pem"
-key = "broker.key"
+ca = "{prefix}ca.pem"
+certificate = "{prefix}broker.pem"
+key = "{prefix}broker.key"
 """
+
+ADOPTED = "cluster-"
+"""Prefix of the files of the members beside those of a configuration that exists."""
 
 RIGHTS = """
 [[rights]]
@@ -225,12 +228,9 @@ def adopt(config: Path, machines: Sequence[str], out: str, farm: str) -> None:
         raise Failure(f"{config} cannot be read: {error}") from None
     if "cluster" in content:
         raise Failure(f"{config} has a section [cluster] already")
-    members, folder = _begun(machines, out, farm)
+    members, folder = _begun(machines, out, farm, ADOPTED)
     for machine in members:
-        section = _section(machine, members, farm)
-        for name in (CA, CERTIFICATE, KEY):
-            section = section.replace(f'"{name}"', f'"cluster-{name}"')
-            (folder / machine.name / name).rename(folder / machine.name / f"cluster-{name}")
+        section = _section(machine, members, farm, ADOPTED)
         _write(folder / machine.name / config.name, (text.rstrip() + "\n" + section).encode())
     first, *others = members
     for machine in others:
@@ -240,7 +240,7 @@ def adopt(config: Path, machines: Sequence[str], out: str, farm: str) -> None:
     click.echo("Restart the broker there, with its state directory: its services are found at all brokers then.")
 
 
-def _begun(machines: Sequence[str], out: str, farm: str) -> tuple[list[Machine], Path]:
+def _begun(machines: Sequence[str], out: str, farm: str, prefix: str = "") -> tuple[list[Machine], Path]:
     """Return the machines and the new directory, which has a certificate for each of them. Raises `Failure`."""
     members = [Machine.parse(each) for each in machines]
     if len({each.name for each in members}) < len(members) or len({each.host for each in members}) < len(members):
@@ -256,9 +256,9 @@ def _begun(machines: Sequence[str], out: str, farm: str) -> tuple[list[Machine],
         place = folder / machine.name
         place.mkdir(mode=0o700)
         certificate, key = authority.certify(machine)
-        _write(place / CA, authority.certificate)
-        _write(place / CERTIFICATE, certificate)
-        _write(place / KEY, key)
+        _write(place / f"{prefix}{CA}", authority.certificate)
+        _write(place / f"{prefix}{CERTIFICATE}", certificate)
+        _write(place / f"{prefix}{KEY}", key)
     _write(folder / "ca.key", authority.key)
     return members, folder
 
@@ -274,8 +274,9 @@ def _listeners(machine: Machine, farm: str) -> str:
     return TEMPLATE.format(etc=ETC, name=machine.name, farm=farm, place=machine.place, interface=interface, bind=bind)
 
 
-def _section(machine: Machine, members: Sequence[Machine], farm: str) -> str:
+def _section(machine: Machine, members: Sequence[Machine], farm: str, prefix: str = "") -> str:
     return SECTION.format(
+        prefix=prefix,
         name=machine.name,
         farm=farm,
         bind=_bind(machine),
