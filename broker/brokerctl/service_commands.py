@@ -152,7 +152,7 @@ async def _awaited(
 ) -> Sequence[Mapping[str, Any]]:
     """Return the services of a name as soon as there are any. Raises `Failure` at the end of the time."""
     end = None if within is None else time.monotonic() + within
-    path, told = f"/v1/services/{segment(name)}", False
+    path, noted = f"/v1/services/{segment(name)}", False
     while True:
         left = PATIENCE if end is None else end - time.monotonic()
         query: dict[str, Any] = {"wait": max(0.0, min(left, PATIENCE))} | ({"protocol": protocol} if protocol else {})
@@ -163,9 +163,9 @@ async def _awaited(
         except Failure as failure:
             if failure.code is not Exit.UNREACHABLE or left <= 0:
                 raise
-            if not told:
+            if not noted:
                 output.note(f"{failure}; waiting for the broker", "yellow")
-                told = True
+                noted = True
             await sleep(client.reactor, min(PAUSE, max(left, 0.0)))
         if left <= 0:
             raise Failure(f"no service is called {name} after {within:g} s", Exit.NOT_FOUND)

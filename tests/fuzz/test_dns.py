@@ -52,7 +52,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 def accepted(hostport: str) -> bool:
-    """Whether the registry takes the address."""
+    """Return True for an address that the registry takes."""
     try:
         check_hostport(hostport)
     except Refusal:

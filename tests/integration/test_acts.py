@@ -1,4 +1,4 @@
-"""What people do with messages over HTTP and by brokerctl, at the real daemon: topics, queues, requests to services."""
+"""Topics, queues and requests to services by people, over HTTP and brokerctl, at the real daemon."""
 
 from __future__ import annotations
 

@@ -728,16 +728,15 @@ def test_too_many_passwords_at_once_are_told_and_end_nothing() -> None:
     peer = farm.peer(HERE).logged_in("alice", "pencil").working("shelf")
     token = peer.used_lease()
     others = [farm.peer(HERE) for _ in range(102)]
-    for number, other in enumerate(others):
+    for number, other in enumerate(others, 1):
         other.open()
-        # The same name and password would be one check.
-        other.say("Authorize", plain("alice", f"pencil-{number}"))
+        # The same text would be one check. SASLprep removes soft hyphens, so that all these are the right password.
+        other.say("Authorize", plain("alice", "pencil" + number * "\u00ad"))
     assert peer.ask("Authorize", plain("alice", "pencil"))[0] == 429
     assert peer.reader()[0] == 202
     assert farm.data.take(token, b"data", "") is not None
     farm.threads.run()
-    # The guesses of the address are counted by the gate from the first ones on.
-    assert {other.reply()[0] for other in others} == {401, 429}
+    assert {other.reply()[0] for other in others} == {201}
 
 
 # P: Connection.Profile
