@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -71,7 +71,12 @@ class Machines:
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Machines]:
     with ExitStack() as stack:
-        yield Machines(tmp_path, stack, "a", "b", "c")
+        made = Machines(tmp_path, stack, "a", "b", "c")
+        yield made
+    # The brokers were killed at the end, which leaves their members.
+    for name in made.running:
+        with suppress(OSError):
+            os.kill(made.pid(name), signal.SIGKILL)
 
 
 def runs(pid: int) -> bool:
