@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.internet.protocol import Factory, Protocol
 
 from broker.access.identity import is_local, network_of, plain
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.place_table import PlaceTable, Pool
 from broker.core.rates import Rates
 from broker.net.connection import StreamConnection
@@ -99,7 +99,7 @@ class ConnectionFactory(Factory):
         return self.accept(addr, self.admit(addr))
 
     def admit(self, addr: IAddress | None) -> Refusal | None:
-        """Decide on a newcomer, and have a place for it. Returns the refusal, or None if it is admitted."""
+        """Decide on a new connection, and reserve its place. Returns the refusal, or None if it is admitted."""
         if self.draining or self.stopping:
             return Refusal(Reason.DRAINING, DRAINING)
         host, _, local = _where(addr)
@@ -116,9 +116,11 @@ class ConnectionFactory(Factory):
         if not source:
             return None
         if limits.connections_per_address and self.table.of(source) >= limits.connections_per_address:
-            return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
+            return at_limit(
+                "closing: this address has too many connections", "connections_per_address", Reason.TOO_MANY_CONNECTIONS
+            )
         if not local and limits.rate and not self._rates.take(source, limits.rate, limits.burst):
-            return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
+            return at_limit("closing: this address connects too often", "rate", Reason.TOO_MANY_CONNECTIONS)
         return None
 
     def count_for_client(self, connection: StreamConnection, client: str) -> Refusal | None:
@@ -245,7 +247,7 @@ class ConnectionFactory(Factory):
         return emptied
 
     def _cut_off(self, deadline: float) -> None:
-        """Abort the connections that have nothing to send, and at the shutdown deadline all."""
+        """Abort the connections that have nothing to send; at the shutdown deadline, all of them."""
         left = deadline - self.clock.seconds()
         over = left <= 0
         self._end_of_stop = None if over else self.clock.callLater(min(SENT_WITHIN, left), self._cut_off, deadline)

@@ -133,7 +133,9 @@ class ConnectionChecks:
             return Outcome(None, f"not checked: {error}".rstrip(".")[:MAX_REASON])
         except ConnectError as error:
             closed_port = isinstance(error, ConnectionRefusedError)
-            return Outcome(False, f"no connection: {error}".rstrip(".")[:MAX_REASON], closed_port)
+            # Twisted's text puts its own name of the cause before that of the system.
+            cause = error.args[-1] if error.args and error.args[-1] else error
+            return Outcome(False, f"no connection: {cause}".rstrip(".")[:MAX_REASON], closed_port)
         except (ConnectionClosed, RequestNotSent, RequestTransmissionFailed, TimeoutError) as error:
             return Outcome(False, f"no answer: {error or type(error).__name__}".rstrip(".")[:MAX_REASON])
         except CancelledError:

@@ -90,7 +90,7 @@ class Programs:
     def run(self, name: str, argv: list[str], data: bytes, seconds: float) -> Deferred[None]:
         """Run a program with ``data`` on its standard input. Fires when it has ended with exit code 0.
 
-        Fails with `ProgramFailed` otherwise, also if it cannot be run. After ``seconds`` it is killed.
+        Fails with `ProgramFailed` otherwise, even if it cannot be run. After ``seconds`` it is killed.
         """
         if len(self._running) >= MAX_RUNNING:
             return fail(ProgramFailed(f"{MAX_RUNNING} launched programs are running already"))

@@ -20,9 +20,10 @@ Read on in `broker.net.connection_states` (states), `broker.net.connection_outpu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, IPushProducer, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
@@ -74,7 +75,7 @@ read costs a tenth of a microsecond, and a ping one."""
 NOT_READING = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
 
 
-@implementer(IHalfCloseableProtocol, IPushProducer)
+@implementer(IHalfCloseableProtocol, IHandshakeListener, IPushProducer)
 class StreamConnection(ConnectionOutput, Protocol):
     """One connection. A subclass implements its protocol.
 
@@ -131,7 +132,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         return data
 
     def connection_ready(self) -> None:
-        """Connection set up and admitted. No input has been read."""
+        """Connection set up, over TLS with the handshake, and admitted. No input has been read."""
 
     def malformed(self, malformed: Malformed) -> None:
         """Handle input that the reader could not decode."""
@@ -162,7 +163,7 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     @property
     def needed(self) -> bool:
-        """True while the peer offers something or waits for something: then it gives way to no newcomer."""
+        """True while the peer offers services or waits for an event: its place is given to no newcomer."""
         return False
 
     def lost(self) -> None:
@@ -182,7 +183,11 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.connected(self, authenticated)
         if self.turned_away is not None:
             self.refuse(self.turned_away)
-        else:
+        elif self._direct or not ISSLTransport.providedBy(self.transport):
+            self.connection_ready()
+
+    def handshakeCompleted(self) -> None:
+        if self.turned_away is None:
             self.connection_ready()
 
     def dataReceived(self, data: bytes) -> None:
@@ -407,6 +412,16 @@ class StreamConnection(ConnectionOutput, Protocol):
         memory.hold(self, Share.SESSIONS, size)
         return True
 
+    def go_on_with(self, steps: Iterator[None]) -> None:
+        """See `broker.net.peer_interfaces.Peer`."""
+        rest = self._rest
+        if self.quantum is IDLE or rest is None:
+            for _ in steps:
+                pass
+            return
+        self._rest = chain(steps, rest)
+        self.quantum = self.quantum.on_stop
+
     # from a trace
 
     def tap(self, seen: Seen) -> None:
@@ -495,7 +510,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             self.transport.bufferSize = BULK_READ if self.reads is BULK else READ
 
     def _throw_away(self) -> None:
-        """Stop reading until the next turn: discarding input after a close costs time, too."""
+        """Stop reading until the next turn: to discard input after a close takes time as well."""
         if not self._queued:
             self._queued = True
             self.transport.pauseProducing()

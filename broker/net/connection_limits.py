@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import attrs
 
-from broker.config.key import Settings, key
+from broker.config.key import Settings, bytes_key, key, seconds_key
 
 
 def connections_key(default: int, doc: str) -> int:
@@ -37,7 +37,7 @@ def rate_key(default: float, doc: str) -> float:
 def stalled_after_key(doc: str) -> float:
     """Declare the time without progress after which a connection is closed."""
     # The upper bound is a day: a longer one would end no stalled connection in useful time.
-    return key(30.0, doc, unit="s", within=(0.1, 86_400), reload=True)
+    return seconds_key(30.0, doc, within=(0.1, 86_400))
 
 
 def high_water_key(default: int, beyond: str) -> int:
@@ -53,13 +53,11 @@ def high_water_key(default: int, beyond: str) -> int:
 
 def max_message_key(default: int, within: tuple[int, int]) -> int:
     """Declare the size of one frame of a message."""
-    return key(
+    return bytes_key(
         default,
         "Size of one frame of a message. All frames of a message may have 524288 more together, where each counts for "
         "64 bytes more than its length. A peer that sends more is disconnected.",
-        unit="bytes",
         within=within,
-        reload=True,
     )
 
 
@@ -79,15 +77,11 @@ class ConnectionLimits:
     burst: int = key(
         1_000, "New connections of one address at once before `rate` applies.", within=(1, 1_000_000), reload=True
     )
-    authenticate_within: float = key(
-        30.0, "Time to a successful `auth`. 0 is no limit.", unit="s", within=(0, 86_400), reload=True
-    )
-    write_buffer: int = key(
+    authenticate_within: float = seconds_key(30.0, "Time to a successful `auth`. 0 is no limit.", within=(0, 86_400))
+    write_buffer: int = bytes_key(
         4 * 1024**2,
         "Output that may wait for one peer that does not read, before it is disconnected.",
-        unit="bytes",
         within=(4_096, 1024**3),
-        reload=True,
     )
     stalled_after: float = stalled_after_key(
         "Time for which output may wait for a peer that reads none of it, before it is disconnected."
@@ -108,12 +102,10 @@ class RouterLimits(Settings):
     )
 
     # A handshake takes several round trips. A client whose key is not allowed yet retries after this time.
-    handshake: float = key(
+    handshake: float = seconds_key(
         2.0,
         "Time that a handshake may take. A client that is not allowed yet tries again after that.",
-        unit="s",
         within=(0.1, 60),
-        reload=True,
     )
     stalled_after: float = stalled_after_key(
         "Time within which an unfinished message must continue; otherwise the connection is closed."

@@ -121,7 +121,7 @@ class ConnectionOutput(Scheduled):
         self.factory.memory.hold(self, Share.OUTPUT, self._out_size + below)
 
     def _take(self) -> bytes:
-        """Take one batch of gathered output, or all of it if small: a slow reader then costs no copies of the rest."""
+        """Take one batch of gathered output, or all of it if it is small: a slow reader costs no copy of the rest."""
         out = self._out
         if self._out_size <= 2 * BATCH:
             data = out[0] if len(out) == 1 else b"".join(out)

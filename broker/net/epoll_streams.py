@@ -429,7 +429,7 @@ def _next_turn() -> None:
 
 
 def _mask(events: int) -> int:
-    """Return the events to register: a reader is told apart from one whose peer has closed."""
+    """Return the events to register: a reader differs from one whose peer has closed."""
     return events | EPOLLRDHUP if events & EPOLLIN else events
 
 

@@ -62,6 +62,9 @@ class LineProtocol(StreamConnection):
         # they refer to this connection: without the cycle, no garbage collection is needed
         del self._session, self.receive
 
+    def connection_ready(self) -> None:
+        self._session.begin()
+
     def malformed(self, malformed: Malformed) -> None:
         self._session.malformed(malformed)
 

@@ -255,8 +255,8 @@ _BACKOFF = Backoff(FIRST_RETRY, MOST_RETRY)
 class RetriedListener:
     """One listener: its state, and the functions that open it.
 
-    ``prepare`` does slow work that is still due; ``bind`` opens the listener and returns its address. Both raise
-    `CannotListen` with nothing bound.
+    ``prepare`` does slow work that is still due; ``bind`` opens the listener and returns its address. If either
+    raises `CannotListen`, nothing is bound.
     """
 
     def __init__(

@@ -91,6 +91,12 @@ class Peer(Protocol):
         Returns False, and changes nothing, if the memory of the peer's address is full.
         """
 
+    def go_on_with(self, steps: Iterator[None]) -> None:
+        """Handle the present message in steps, before the next message of the peer. After each step its turn may end.
+
+        The steps that are left are discarded when the connection ends. Outside of a turn all are made at once.
+        """
+
     def authenticated(self) -> None:
         """Cancel the time limit for authentication: the peer has authenticated."""
 
@@ -114,6 +120,9 @@ class PeerSession(Protocol):
     @property
     def needed(self) -> bool:
         """True while the peer offers something, or waits for something: then it gives way to no newcomer."""
+
+    def begin(self) -> None:
+        """The connection is set up, over TLS with the handshake, and nothing was read yet."""
 
     def receive(self, message: Any) -> None:
         """Process one message."""
@@ -234,7 +243,7 @@ class NumberingRouter(Router, Protocol):
     ) -> list[tuple[N, Sent]]:
         """Fan out two frames, with each receiver's own next ``sequence`` as a number in the first.
 
-        The first frame is ``before``, the number in `NUMBER` bytes, and ``after``. The number is consumed also if the
+        The first frame is ``before``, the number in `NUMBER` bytes, and ``after``. The number is consumed even if the
         message is refused, so that the receiver detects the loss. Sets ``sent`` of the receivers, and returns the
         failed receivers, each with its outcome.
         """

@@ -1,7 +1,7 @@
 """Clients behind trusted proxies: the PROXY protocol on any stream listener, and the header fields of HTTP.
 
 Rules:
-- ``broker.trusted_proxies`` has the networks of proxies. A connection from elsewhere is passed on without a look at it:
+- ``broker.trusted_proxies`` has the networks of proxies. A connection from elsewhere is passed on unread:
   a PROXY header is no message of any protocol here, and is refused as such; ``Forwarded`` and ``X-Forwarded-For`` are
   ignored, except that a local peer with one of them is not trusted as local (`broker.net.web_origins`).
 - A connection from a trusted proxy may begin with a PROXY header, version 1 or 2: it comes before TLS. The connection
@@ -104,9 +104,11 @@ class TrustedProxies:
         return "" if self.trusts(host) else network_of(host)
 
     def client(self, peer: str, forwarded: Sequence[str], x_forwarded_for: Sequence[str]) -> str | None:
-        """Return the address of the client that sent a request of HTTP through that peer; None if there are no such
-        fields, or the peer is no trusted proxy. It is the peer's own if the client is not known. The sequences are the
-        values of the header fields."""
+        """Return the address of the client that sent an HTTP request through that peer.
+
+        None without such header fields, or if the peer is not a trusted proxy; the peer's own address if the client is
+        not known. The sequences are the values of the header fields.
+        """
         if not self.trusts(peer):
             return None
         chains = [_forwarded(forwarded), [text.strip() for text in ",".join(x_forwarded_for).split(",")]]

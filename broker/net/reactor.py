@@ -81,5 +81,8 @@ if EPollReactor is not None:
             selectable = self._selectables.get(fd)
             if selectable is None:
                 return False
+            if selectable is self.waker:
+                selectable.doRead()  # after each call of a thread; it logs nothing, and needs no context for that
+                return True
             log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
             return True

@@ -62,7 +62,8 @@ class TappedOutput(list[bytes]):
 
 
 COSTLY, STRIKES = 0.001, 3
-"""Seconds beyond which a quantum of an ordinary peer is a strike, and the number of strikes that end the status."""
+"""Seconds beyond which a quantum of an ordinary peer counts as a strike, and the number of strikes that end that
+status."""
 
 SLICE = 512
 """Bytes per step for a third-party parser: a few requests or frames, some 100 µs at most."""

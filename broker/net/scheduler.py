@@ -161,11 +161,11 @@ class Scheduler:
         return self._conversations
 
     def left(self) -> float:
-        """Return the remaining seconds of the quantum; zero or less when it is over."""
+        """Return the remaining seconds of the quantum; zero or less when it has ended."""
         return self.end - self._clock.seconds()
 
     def over(self) -> bool:
-        """Return True if the current quantum is over."""
+        """Return True if the current quantum has ended."""
         return self._clock.seconds() >= self.end
 
     @property

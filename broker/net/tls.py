@@ -79,7 +79,7 @@ a reload is not resumed but negotiated in full, under the current rules."""
 class Identity:
     """The content of the files at one reading.
 
-    ``names`` are those of the certificate; ``expires`` is the time in seconds of the epoch at which the first
+    ``names`` are those of the certificate; ``expires`` is the time in seconds since the epoch at which the first
     certificate of its chain expires. ``revoked`` has the serial numbers of the revocation list.
     """
 
@@ -106,7 +106,7 @@ class Certificates:
 
     @property
     def expires(self) -> float:
-        """The time in seconds of the epoch at which the first certificate of the chain expires."""
+        """The time in seconds since the epoch at which the first certificate of the chain expires."""
         return self._identity.expires
 
     @property
@@ -243,8 +243,9 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
             yield
 
     def held_up(self) -> bool:
-        """Return True while the protocol above is paused."""
-        return not self._reading
+        """Return True while the protocol above is paused. Before the end of the handshake nothing is held up: output of
+        that protocol, such as a greeting, waits for the peer's part of it, and the protocol is paused meanwhile."""
+        return not self._reading and self._handshakeDone
 
     def pause_reading(self) -> None:
         """Pause the transport's reads."""
@@ -252,7 +253,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
     def resume_reading(self) -> None:
         """Resume the transport's reads, unless the protocol above is paused."""
-        if self._reading:
+        if not self.held_up():
             self.transport.resumeProducing()
 
     def abort(self) -> None:
@@ -264,7 +265,8 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
     def pauseProducing(self) -> None:
         """Pause for the protocol above."""
         self._reading = False
-        self.transport.pauseProducing()
+        if self.held_up():
+            self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         """Resume for the protocol above: pending input first."""

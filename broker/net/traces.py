@@ -54,7 +54,7 @@ _SECRETS = re.compile(
 """A member or argument whose value may be a secret; an object as the value is searched in turn."""
 
 _TICKET = re.compile(r"(/ticket/)[^/\s]+")
-"""A path that is a right for as long as it lasts."""
+"""A path to a socket or file: the right to it lasts as long as it exists."""
 
 _AUTHORIZATION = re.compile(r"(?i)(authorization:\s*)[^\r\n\\]+")
 

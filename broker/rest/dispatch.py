@@ -28,14 +28,13 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from broker.access.logins import RequestLimits, unlimited
-from broker.access.principal import Access, Act, Audit, NoAudit, Principal, failure
+from broker.access.principal import Access, Act, Audit, NoAudit, Principal, failure, forbidden
 from broker.access.rights import Grants
 from broker.core.errors import Reason, Refusal
-from broker.rest.broker_links import OtherBrokers
 from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query, without_any
 from broker.rest.messages import Outlet, Request, Response, Stream
 from broker.rest.problem import Problem, problem_of
-from broker.rest.sites import known_host, same_site
+from broker.rest.sites import OtherBrokers, known_host, same_site
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
@@ -140,7 +139,7 @@ class Dispatch:
                 self.requests.take(principal.name, request.address)
             if operation is not None:
                 if not _permitted(grants, endpoint, path):
-                    raise self._not_allowed(principal, operation)
+                    raise self._not_allowed(principal, operation, path)
                 if self.draining and operation in CLIENTS:
                     raise _draining()
             query = convert_query(endpoint.query, request.query) if request.query else without_any(endpoint.query)
@@ -210,7 +209,7 @@ class Dispatch:
                 text = f"the credentials of {principal.name!r} are not valid any more"
                 each.end(Problem(401, text, Reason.WRONG_CREDENTIALS))
             elif operation is not None and not _permitted(grants, each.endpoint, each.call.path):
-                each.end(self._not_allowed(principal, operation))
+                each.end(self._not_allowed(principal, operation, each.call.path))
             elif each.streams and grants != each.call.grants:
                 # What it shows depends on them: its client asks again, with the rights of now.
                 each.end(Problem(403, "the rights of the user have changed", Reason.FORBIDDEN))
@@ -222,11 +221,10 @@ class Dispatch:
             return
         self.audit.record(Act(principal, LISTENER, operation, " ".join(path.values()), failure(error)))
 
-    def _not_allowed(self, principal: Principal, operation: str) -> Problem:
+    def _not_allowed(self, principal: Principal, operation: str, path: Mapping[str, str]) -> Problem:
         if not principal.name and self.access.users:
             return Problem(401, f"this needs a user with the right {operation}", Reason.NOT_AUTHENTICATED)
-        who = f"the user {principal.name!r}" if principal.name else "a client without a user"
-        return Problem(403, f"{who} has no right {operation} here", Reason.FORBIDDEN)
+        return problem_of(forbidden(principal, operation, path.get("name", "")))
 
     def _late_problem(self, failure: Failure, request: Request) -> Response:
         error = failure.value
@@ -236,6 +234,10 @@ class Dispatch:
             failure.raiseException()
         except Exception:  # so that `failed` logs it
             return self._problem(request, error)
+        finally:
+            # Its traceback has this frame, which has the error, and those with the body of the request: without the
+            # cycle, no garbage collection is needed.
+            failure.cleanFailure()
 
     def _problem(self, request: Request, error: BaseException | None) -> Response:
         """Return the answer to an error, counted and logged. To be called while the error is handled."""

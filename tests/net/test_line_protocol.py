@@ -319,6 +319,30 @@ def test_what_is_still_to_be_handled_is_dropped_with_the_connection(hub: Hub, li
     assert hub.words() == []
 
 
+def test_the_steps_of_a_message_come_before_the_next_one_and_its_turn_may_end_after_each(hub: Hub) -> None:
+    long, short = hub.connect(port=1), hub.connect(port=2)
+    hub.heard.cost = 2 * TURN
+    long.send("steps 3", "after")
+    short.send("word")
+    words = hub.words()
+    while hub.clock.getDelayedCalls():
+        hub.later()
+        words += hub.words()
+    assert [each for each in words if each != "word"] == ["steps 3", "step 0", "step 1", "step 2", "after"]
+    assert words.index("word") < words.index("step 1")
+    assert long.wire.reading
+
+
+@pytest.mark.parametrize("goodbye", ["close", "lose"])
+def test_the_steps_that_are_left_are_discarded_with_the_connection(hub: Hub, link: Link, goodbye: str) -> None:
+    hub.heard.cost = TURN
+    link.send("steps 3", "after")
+    link.protocol.close() if goodbye == "close" else link.lose()
+    hub.words()
+    hub.later()
+    assert hub.words() == []
+
+
 # peers that do not read
 
 

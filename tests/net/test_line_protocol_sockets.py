@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,13 +14,8 @@ from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.epoll_streams import nothing_waits
-from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.broker_messages import VOCABULARY
-from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker_session import BrokerSession
 from tests.net.reactors import close
 from tests.net.words import Hub
-from tests.wires.recording import ElkoFarm, desc
 
 TURNS = 2_000
 """Turns in which whatever a test waits for must come, of up to 10 ms each if nothing happens."""
@@ -269,78 +263,3 @@ def test_a_peer_that_has_read_all_and_does_not_close_keeps_a_listener_a_second_f
     assert not stopped
     server.hub.clock.advance(0.1)
     server.until(lambda: stopped)
-
-
-# with the real session
-
-
-def say(peer: socket.socket, **members: Any) -> None:
-    peer.send(json.dumps(members).encode() + b"\n\n")
-
-
-class ElkoServer(Server):
-    """The same over the farm's clock."""
-
-    def turn(self, patience: float = 0.0) -> None:
-        self.reactor.runUntilCurrent()
-        self.reactor.doIteration(patience)
-        self.hub.clock.advance(0)
-
-
-@pytest.fixture
-def farm() -> ElkoFarm:
-    return ElkoFarm()
-
-
-@pytest.fixture
-def broker(farm: ElkoFarm) -> Iterator[Server]:
-    hub = Hub(
-        converse=lambda peer: (
-            BlockReader(VOCABULARY),
-            BrokerSession(farm.wiring, AccessControl(Policy()), peer),
-        ),
-        clock=farm.clock,
-    )
-    server = ElkoServer(hub)
-    yield server
-    server.close()
-
-
-def test_a_finite_find_of_a_half_closed_peer_is_answered_and_then_it_is_closed(farm: ElkoFarm, broker: Server) -> None:
-    peer = broker.connect()
-    say(peer, to="broker", op="auth")
-    say(peer, to="broker", op="willserve", services=[desc("own")])
-    say(peer, to="broker", op="find", service="bank", wait=5, tag="t")
-    peer.shutdown(socket.SHUT_WR)
-    broker.until(lambda: not farm.registry.providers() and farm.registry.revision >= 4)
-    farm.client("late").offer(desc("bank", "h:7"))
-    [reply] = [json.loads(block) for block in broker.read(peer, 10_000).split(b"\n\n") if block]
-    assert (reply["tag"], reply["desc"][0]["hostport"]) == ("t", "h:7")
-    broker.until(lambda: not broker.hub.factory.connections)
-
-
-def test_an_endless_find_of_a_half_closed_peer_ends_with_it(farm: ElkoFarm, broker: Server) -> None:
-    peer = broker.connect()
-    say(peer, to="broker", op="auth")
-    say(peer, to="broker", op="find", service="bank", wait=-1)
-    peer.shutdown(socket.SHUT_WR)
-    assert broker.read(peer, 100) == b""
-    broker.until(lambda: not broker.hub.factory.connections)
-
-
-def test_a_refused_peer_reads_why(broker: Server) -> None:
-    peer = broker.connect()
-    peer.send(b'{"to":"broker","op":"ping"}\n\n' + b"x" * 100_000)
-    [block, rest] = broker.read(peer, 10_000).split(b"\n\n")
-    assert json.loads(block)["op"] == "debug"
-    assert rest == b""
-
-
-def test_a_lost_provider_is_gone_at_once(farm: ElkoFarm, broker: Server) -> None:
-    peer = broker.connect()
-    say(peer, to="broker", op="auth")
-    say(peer, to="broker", op="willserve", services=[desc("bank")])
-    broker.until(lambda: farm.registry.find("bank", "tcp"))
-    peer.close()
-    broker.until(lambda: not farm.registry.find("bank", "tcp"))
-    assert farm.registry.providers() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from twisted.internet.task import Clock
@@ -231,10 +232,10 @@ def test_stopped_deadlines_are_not_missed() -> None:
 
 def test_one_that_is_missed_may_discard_another_that_is_due() -> None:
     due = Due(lambda key: due.deadlines.discard("b"))
-    due.deadlines.add("a", 1)
-    due.deadlines.add("b", 1)
+    for key in ("a", "b", "c"):
+        due.deadlines.add(key, 1)
     due.clock.advance(1)
-    assert due.missed == ["a"]
+    assert due.missed == ["a", "c"]
 
 
 def test_one_that_fails_does_not_keep_the_others_from_being_noticed() -> None:
@@ -250,6 +251,27 @@ def test_one_that_fails_does_not_keep_the_others_from_being_noticed() -> None:
         due.clock.pump([1] * 5)
     assert due.missed == ["a", "b", "c"]
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError]
+
+
+def test_many_that_are_missed_at_once_are_divided_between_turns() -> None:
+    def work(key: str) -> None:
+        due.clock.rightNow += 0.0005
+
+    def turn() -> None:
+        turns.append(len(due.missed))
+        due.deadlines.discard("500")
+        due.deadlines.add("600", 100)
+        if len(due.missed) < 998:
+            due.clock.callLater(0, turn)
+
+    due, turns = Due(work), [0]
+    for number in range(1_000):
+        due.deadlines.add(str(number), 1)
+    due.clock.callLater(1, turn)
+    due.clock.advance(1)
+    assert due.missed == [str(number) for number in range(1_000) if number not in (500, 600)]
+    assert max(after - before for before, after in pairwise(turns)) <= 5
+    assert len(due.clock.getDelayedCalls()) == 1
 
 
 def test_a_refusal_on_one_wire_hides_none_on_another(clock: Clock) -> None:

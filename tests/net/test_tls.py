@@ -125,6 +125,15 @@ def test_while_the_protocol_above_reads_no_more_nothing_is_decrypted(hub: Hub, l
     assert (hub.words(), link.wire.reading) == (["late"], True)
 
 
+def test_what_is_written_before_the_handshake_is_sent_after_it(hub: Hub, files: tuple[Path, Path]) -> None:
+    hub.factory.draining = True
+    link = TlsLink(hub, files)
+    link.shake()
+    hub.later()
+    link.hear()
+    assert link.tls.read(1_000) == b"<draining>"
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 300])
 def test_it_does_not_matter_how_the_bytes_come(hub: Hub, link: TlsLink, size: int) -> None:
     link.shake()

@@ -31,6 +31,8 @@ class Words:
     def __init__(self, peer: LineProtocol) -> None:
         self._peer = peer
 
+    def begin(self) -> None: ...
+
     def feed(self, data: bytes) -> Iterator[Any]:
         yield from data.splitlines()
 

@@ -75,6 +75,8 @@ class WordSession:
         self.ends = 0
         self.losses = 0
 
+    def begin(self) -> None: ...
+
     def receive(self, word: str) -> None:
         command, _, rest = word.partition(" ")
         self.heard.append((self.peer.address, word))
@@ -94,6 +96,13 @@ class WordSession:
             self.peer.debug("me", rest)
         elif command == "wait":
             self.expecting = True
+        elif command == "steps":
+            self.peer.go_on_with(self._steps(int(rest)))
+
+    def _steps(self, count: int) -> Iterator[None]:
+        for number in range(count):
+            self.heard.append((self.peer.address, f"step {number}"))
+            yield
 
     def malformed(self, malformed: Malformed) -> None:
         self.refuse(malformed)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import attrs
 import pytest
@@ -309,6 +311,24 @@ def test_an_error_of_a_handler_is_a_problem(
     assert (answered.status, answered.json["code"]) == (status, code)
     assert http.failures == (status == 500)
     assert [refusal.reason.code for refusal in http.refusals] == ([] if status == 500 else [code])
+
+
+def test_a_late_error_needs_no_garbage_collection(http: HttpFarm, desk: Desk) -> None:
+    """Its traceback has the frames of the handler, with the body of the request."""
+    kept: list[ref[Order]] = []
+
+    async def fail(order: Order) -> Response:
+        kept.append(ref(order))
+        raise Refusal(Reason.LIMIT, "full")
+
+    desk.then = lambda call: Deferred.fromCoroutine(fail(Order()))
+    gc.collect()
+    gc.disable()
+    try:
+        assert http.ask("GET", "/open").status == 429
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_parameter_is_a_problem(http: HttpFarm, desk: Desk) -> None:

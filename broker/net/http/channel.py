@@ -8,8 +8,8 @@ Rules:
   so that the loss of the peer is noticed.
 - A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
   unfinished input.
-- A peer that pipelines, or sends a request in many small pieces, is not ordinary: its input waits for the rounds,
-  behind that of others.
+- A peer that pipelines, or sends a request in many small pieces or a long body, is not ordinary: its input waits for
+  the rounds, behind that of others.
 - The close after a refusal lingers, within `LINGER_BYTES` and `LINGER_WITHIN`: the output ends, and input is discarded
   until the peer closes. A close with unread input resets the connection, and the peer may lose the answer. A close
   over TLS waits for the peer in any case.
@@ -32,23 +32,19 @@ from zope.interface import implementer
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT, MemoryBudget, Share
-from broker.core.place_table import PlaceTable
 from broker.net.connection import CLOSE_WITHIN, NOT_READING
 from broker.net.epoll_streams import plain_socket, push, send_now, unsent
 from broker.net.http.request import (
     MAX_FIELDS,
     MAX_HEAD,
     HeadTooLong,
-    HttpDeadlines,
     HttpRequest,
     NoRequest,
     RequestBounds,
-    RequestIds,
     head_end,
 )
-from broker.net.refusal_log import RefusalLimit, RefusalLog
+from broker.net.refusal_log import RefusalLimit
 from broker.net.scheduled_input import Scheduled
-from broker.net.scheduler import Scheduler
 from broker.rest.messages import REQUEST_ID
 
 FEW = 16
@@ -65,38 +61,10 @@ whose cores others have, where one that asks seldom must stay ordinary. `FEW` bo
 
 LINGER_BYTES, LINGER_WITHIN = 8 * 1024 * 1024, 5.0
 """Bytes that a lingering close discards, and its duration in seconds, at most. A client that sends a body over the
-limit without a look at the answer reads the answer afterwards, if its body is no larger than this."""
+limit without reading the answer reads the answer afterwards, if its body is no larger than this."""
 
 LINGER_READ = 65_536
 """Bytes of a read whose content is discarded: fewer reads cost less."""
-
-
-class HttpOwner(Protocol):
-    """The factory of a channel: a listener."""
-
-    wire: str
-    turns: Scheduler
-    refusal_log: RefusalLog
-    deadlines: HttpDeadlines
-    memory: MemoryBudget
-    clock: Any
-    ids: RequestIds
-
-    @property
-    def table(self) -> PlaceTable:
-        """The places of the connections."""
-
-    def connected(self, connection: Any) -> None:
-        """Register a connection."""
-
-    def disconnected(self, connection: Any) -> None:
-        """Deregister a connection."""
-
-    def serve(self, request: Any) -> None:
-        """Answer a complete request, now or later."""
-
-    def sentence(self, status: int, text: str, request_id: str) -> tuple[bytes, str]:
-        """Return the body and content type of a refusal before a request is complete."""
 
 
 class Upgraded(Protocol):
@@ -115,6 +83,9 @@ class Producing(Protocol):
     def room(self) -> None:
         """Output is no longer pending."""
 
+    def write_part(self, data: bytes) -> None:
+        """Write a part of a piece of output."""
+
 
 TLS = b"\x16\x03"
 """The beginning of a handshake of TLS. It has no line end for which a parser of HTTP could wait."""
@@ -122,7 +93,7 @@ TLS = b"\x16\x03"
 
 @implementer(IPushProducer)
 class HttpChannel(Scheduled, TwistedProtocol):
-    """One connection. ``factory`` is an `HttpOwner`."""
+    """One connection. ``factory`` is its listener, a `broker.net.http.http_listener.HttpFactory`."""
 
     factory: Any
     transport: Any
@@ -145,7 +116,9 @@ class HttpChannel(Scheduled, TwistedProtocol):
     request: HttpRequest | None = None
     """The request that arrives, or is being answered."""
     unwritten: Iterator[bytes] | None = None
-    """The rest of the body of the present answer, which is written in steps."""
+    """The rest of the body of the present answer, or of a piece of a stream, which is written in steps."""
+    unwritten_size = 0
+    """Bytes of memory that a piece of a stream holds."""
     upgraded: Upgraded | None = None
     producing: Producing | None = None
     hanging_up = False
@@ -193,8 +166,13 @@ class HttpChannel(Scheduled, TwistedProtocol):
             self.last_words(400, "Bad Request", "this port speaks HTTP without TLS: use http://")
             return
         self._drips += len(data) < DRIP
-        refusals = self._refusals
-        ordinary = self._batch <= FEW and self._drips <= DRIPS and (refusals is None or refusals.untouched())
+        refusals, content = self._refusals, None if self.request is None else self.request.content
+        ordinary = (
+            self._batch <= FEW
+            and self._drips <= DRIPS
+            and (content is None or content.tell() <= SHORT)
+            and (refusals is None or refusals.untouched())
+        )
         self._batch = 0
         self.take(data, ordinary)
 
@@ -218,7 +196,7 @@ class HttpChannel(Scheduled, TwistedProtocol):
         return self._request_id
 
     def identify(self, request: HttpRequest | None) -> None:
-        """Give a request its id, the one of its head or another, and find the client for which a proxy sent it."""
+        """Give a request its id, from its header or a new one, and find the client for which a proxy sent it."""
         fields = {} if request is None else request.fields
         self._request_id = self.factory.ids.choose(fields.get("x-request-id"))
         if "forwarded" in fields or "x-forwarded-for" in fields or self.client is not None:
@@ -228,8 +206,8 @@ class HttpChannel(Scheduled, TwistedProtocol):
 
     @property
     def behind(self) -> bool:
-        """True while the peer does not read."""
-        return self._stalled
+        """True while the peer does not read, or a piece of a stream is unwritten."""
+        return self._stalled or self.unwritten is not None
 
     @property
     def pending(self) -> int:
@@ -248,9 +226,10 @@ class HttpChannel(Scheduled, TwistedProtocol):
         if data:
             self.transport.write(data)
 
-    def go_on_writing(self, pieces: Iterator[bytes]) -> None:
-        """Write the body of the answer to the present request in steps."""
+    def go_on_writing(self, pieces: Iterator[bytes], size: int = 0) -> None:
+        """Write the body of the answer to the present request, or one piece of its stream, in steps."""
         self.unwritten = pieces
+        self.unwritten_size = size
         self.go_on()
 
     def upgrade(self, upgraded: Upgraded) -> None:
@@ -382,7 +361,15 @@ class HttpChannel(Scheduled, TwistedProtocol):
         assert self.unwritten is not None
         piece = next(self.unwritten, None)
         request = self.request
-        if request is None or request.over:
+        if self.producing is not None:
+            if piece is not None:
+                self.producing.write_part(piece)
+                return
+            self.unwritten = None
+            self.unwritten_size = 0
+            if not self._stalled:
+                self.producing.room()
+        elif request is None or request.over:
             self.unwritten = None
         elif piece is None:
             self.unwritten = None
@@ -404,7 +391,7 @@ class HttpChannel(Scheduled, TwistedProtocol):
         self.memory.drop(self, Share.OUTPUT)
         self.factory.deadlines.stalls.discard(self)
         self.go_on()
-        if self.producing is not None and not self._stalled:
+        if self.producing is not None and not self.behind:
             self.producing.room()
 
     def stopProducing(self) -> None:
@@ -475,6 +462,7 @@ class HttpChannel(Scheduled, TwistedProtocol):
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         head += f"{REQUEST_ID}: {request_id}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        self.push()  # now: the end of input, which may be there already, ends the connection with what is not sent
         self._linger()
 
     def _refuse_input(self) -> None:
@@ -512,7 +500,7 @@ class HttpChannel(Scheduled, TwistedProtocol):
 
     def hold_output(self) -> None:
         """Account for the output that the peer has not read. This may disconnect it."""
-        self.memory.hold(self, Share.OUTPUT, self.pending)
+        self.memory.hold(self, Share.OUTPUT, self.pending + self.unwritten_size)
 
     def not_reading(self, refusal: Refusal = NOT_READING) -> None:
         """Disconnect the peer, since it does not read."""

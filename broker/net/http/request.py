@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.memory_budget import Share
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.pieces import Pieces
@@ -42,6 +42,8 @@ class RequestBounds:
 
     body: int = 1_048_576
     """Size of a request's body."""
+    body_key: str = ""
+    """Name of that limit in the configuration; empty if it is a constant."""
     within: float = 30.0
     """Time from the first byte of a request to its last: a slow sender holds its connection no longer."""
     kept_open: float = 75.0
@@ -141,7 +143,7 @@ _TRAILER_LINE = re.compile(rb"(?:%b:[^\r\n\0]*)?\r\n" % _TOKEN)
 
 
 class NoRequest(ValueError):
-    """Input that is no request of HTTP/1.1."""
+    """Input that is not a valid HTTP/1.1 request."""
 
 
 class HeadTooLong(ValueError):
@@ -409,8 +411,9 @@ class HttpRequest:
 
     def too_large(self) -> None:
         """Refuse a body over the limit."""
-        limit = self.channel.bounds.body
-        self.refuse_body(Refusal(Reason.TOO_LARGE, f"the body of a request has more than {limit} bytes"))
+        bounds = self.channel.bounds
+        text = f"the body of a request has more than {bounds.body} bytes"
+        self.refuse_body(at_limit(text, bounds.body_key, Reason.TOO_LARGE))
 
     def _done(self) -> None:
         self.over = True

@@ -17,7 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.errors import Reason
+from broker.core.errors import Reason, at_limit
 from broker.net.http.request import HttpRequest, date
 from broker.net.http.websocket import StreamOutlet, Upgrade, WebSocket
 from broker.rest.messages import REQUEST_ID, Response, Stream
@@ -40,7 +40,7 @@ NO_STORE = ("Cache-Control", "no-store")
 UNBUFFERED = ("X-Accel-Buffering", "no")
 """The header of streams: nginx passes each piece on as it arrives, where it would else fill a buffer first."""
 
-NO_ROOM = "too many answers wait already: try again later"
+NO_ROOM = at_limit("try again later: too many answers wait already", "http.waiting, http.waiting_per_address")
 
 
 def respond(channel: Channel, request: HttpRequest, response: Response) -> bool:
@@ -68,7 +68,7 @@ def respond(channel: Channel, request: HttpRequest, response: Response) -> bool:
 
 
 class Answering:
-    """An answer that is not whole at once. ``state`` names its present phase, for operators."""
+    """A response that is sent in several steps. ``state`` names its present phase, for operators."""
 
     log = Logger()
 
@@ -152,7 +152,7 @@ class Answering:
         self._respond(Problem(500, "the broker failed; its log has the reason", Reason.INTERNAL).response(self._id))
 
     def _refuse_to_wait(self) -> None:
-        self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response(self._id))
+        self._respond(Problem(503, NO_ROOM.text, NO_ROOM.reason, [("Retry-After", "5")]).response(self._id))
 
     def _respond(self, response: Response) -> None:
         channel, request = self._channel, self._request
@@ -229,6 +229,10 @@ class _Events(StreamOutlet):
         """See `broker.rest.messages.Outlet`."""
         if not self._closed and data and self._fits(len(data)):
             self._request.write(data)
+
+    def write_part(self, data: bytes) -> None:
+        """See `broker.net.http.channel.Producing`."""
+        self._request.write(data)
 
     def close(self) -> None:
         """See `broker.rest.messages.Outlet`."""

@@ -15,21 +15,59 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
-from wsproto import ConnectionType
+from wsproto import ConnectionType, WSConnection
 from wsproto.connection import Connection, ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import ProtocolError, RemoteProtocolError
 
-from broker.core.errors import Reason
+from broker.core.errors import Reason, Refusal
 from broker.net.http.request import HttpRequest
-from broker.net.websockets import PING_EVERY, breach, close_frame, end, ping_frame
 from broker.rest.messages import Stream
 from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
     from broker.net.http.http_listener import Channel, HttpFactory
+
+# Pings, closing and refused frames of all WebSockets; wsproto implements handshake and frames.
+#
+# The size of a message is limited where it is read: `WebSocket` below, and `broker.wires.elko.codec.blocks`.
+
+PING_EVERY = 30.0
+"""Seconds between pings: half of what common proxies allow a silent connection."""
+
+MAX_REPORTED, MAX_CLOSE_TEXT = 200, 100
+"""Characters of the description of a breach: in the log, and in the close frame, which has room for 123 bytes."""
+
+
+def breach(text: str) -> Refusal:
+    """Return the refusal of frames that break RFC 6455, or that the listener does not take."""
+    return Refusal(Reason.HANDSHAKE, f"no frame of the protocol: {text[:MAX_REPORTED]}")
+
+
+def close_frame(ws: WSConnection | Connection, code: int, text: str = "") -> bytes:
+    """Return the close frame of a connection; empty if one was sent, or the peer's was answered."""
+    if ws.state not in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+        return b""
+    return ws.send(CloseConnection(code, text[:MAX_CLOSE_TEXT] or None))
+
+
+def end(ws: WSConnection | Connection) -> None:
+    """Free the parser of a connection that has ended, which takes no more input.
+
+    It is a generator that refers to its own object: without its end, the connection would wait for a full garbage
+    collection, of which there are few.
+    """
+    connection = ws.connection if isinstance(ws, WSConnection) else ws
+    if connection is not None:
+        connection._proto._parse_more.close()
+
+
+def ping_frame(ws: WSConnection | Connection) -> bytes:
+    """Return a ping frame; empty unless the connection is open."""
+    return ws.send(Ping()) if ws.state is ConnectionState.OPEN else b""
+
 
 MAX_MESSAGE = 65_536
 """Bytes of a message of the peer: streams are for output, and messages of clients are short."""
@@ -101,6 +139,11 @@ class StreamOutlet:
         behind: bool = self._channel.behind
         return behind
 
+    def write_in_steps(self, pieces: Iterator[bytes], size: int) -> None:
+        """See `broker.rest.messages.Outlet`."""
+        if not self._closed:
+            self._channel.go_on_writing(self._framed(pieces), size)
+
     def room(self) -> None:
         """Output is no longer pending."""
         self._held = 0
@@ -113,6 +156,7 @@ class StreamOutlet:
     def lost(self) -> None:
         """The connection is lost, or the stream ends."""
         self._closed = True
+        self._channel.unwritten = None
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
@@ -126,6 +170,9 @@ class StreamOutlet:
                 return False
             self._channel.hold_output()
         return True
+
+    def _framed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        return pieces
 
     def _failed(self) -> None:
         self.log.failure("a stream of HTTP failed")
@@ -156,6 +203,15 @@ class WebSocket(StreamOutlet):
         if self._closed or self.ws.state is not ConnectionState.OPEN:
             return
         self._send(TextMessage(data=data.decode()))
+
+    def write_part(self, data: bytes) -> None:
+        """See `broker.net.http.channel.Producing`."""
+        self._channel.transport.write(data)
+
+    def _framed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            yield self.ws.send(TextMessage(data=piece.decode(), message_finished=False))
+        yield self.ws.send(TextMessage(data=""))
 
     def close(self) -> None:
         """Close in order."""

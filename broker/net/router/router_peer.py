@@ -191,7 +191,7 @@ class RouterPeer(StreamConnection):
             self.heard = turns.end
             self.served = True
         pending = self.reader.pending
-        if pending or self.unfinished:
+        if pending or self._pending or self.unfinished:
             self._watch(pending, completed)
         if self._rest is None:
             self._queued = False
@@ -354,7 +354,7 @@ class RouterPeer(StreamConnection):
         return memoryview(piece)[sent:] if len(piece) > PIECE else piece[sent:]  # type: ignore[return-value]
 
     def _take(self) -> bytes:
-        """Take a batch of queued output, or all of it if small: a slow reader then costs no copies of the rest."""
+        """Take a batch of queued output, or all of it if it is small: a slow reader costs no copy of the rest."""
         out = self.out
         if len(out) == 1 or len(out[0]) > PIECE:
             return out.pop(0)

@@ -1,7 +1,7 @@
-"""Building of the compiled helpers of ZMTP, beside their sources: ``python -m broker.net.zmtp.build``.
+"""Build the compiled ZMTP helpers next to their sources: ``python -m broker.net.zmtp.build``.
 
-They are plain C, and need no headers of Python: a wheel of the broker fits every machine, and this is run after its
-installation. Without a C compiler the broker runs without them.
+They are plain C, and need no Python headers, so one wheel fits every machine; this is run after its installation.
+Without a C compiler the broker runs without them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BuildFailed(Exception):
 
 
 def build(name: str, target: Path, flags: Sequence[str] = ()) -> None:
-    """Compile a helper by the compiler that CC names, or ``cc``. Raises `BuildFailed`."""
+    """Compile a helper with the compiler named by CC, or ``cc``. Raises `BuildFailed`."""
     compiler = shlex.split(os.environ.get("CC") or "cc")
     # A broker that has loaded the helper that is there keeps its own.
     part = target.with_name(f".{target.name}.{os.getpid()}")

@@ -264,7 +264,7 @@ class CurveDecoder:
     def _announced(self, size: int) -> None:
         """Refuse an announced frame beyond the limits, before its body arrives."""
         if size > self._limits.frame:
-            raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
+            raise ZmtpError(Fault.TOO_LARGE, f"a frame has more than {self._limits.frame} bytes")
         if self._cost + size + FRAME_COST > self._limits.message:
             self._refuse(len(self._frames) + 1)
 
@@ -301,7 +301,7 @@ class CurveDecoder:
         if flags != BOXED_COMMAND:
             raise ZmtpError(Fault.FRAME, f"a box with the flags {flags:#04x}")
         if len(body) > MAX_COMMAND:
-            raise ZmtpError(Fault.TOO_LARGE, f"a command of {len(body)} bytes; {MAX_COMMAND} are allowed")
+            raise ZmtpError(Fault.TOO_LARGE, f"a command has more than {MAX_COMMAND} bytes")
         return split_command(body, Fault.FRAME)
 
     def _whole(self, flags: int, body: bytes) -> Decoded:
@@ -320,7 +320,7 @@ class CurveDecoder:
         limits = self._limits
         raise ZmtpError(
             Fault.TOO_LARGE,
-            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
+            f"a message has more than {limits.message} bytes or {limits.frames} frames (it has {frames} so far)",
         )
 
 

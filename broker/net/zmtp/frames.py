@@ -216,7 +216,7 @@ def header(data: bytes, position: int) -> tuple[int, int]:
         start = position + LONG_HEADER
         size = int.from_bytes(data[position + 1 : start], "big")
     if flags & COMMAND and size > MAX_COMMAND:
-        raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes; {MAX_COMMAND} are allowed")
+        raise ZmtpError(Fault.TOO_LARGE, f"a command has more than {MAX_COMMAND} bytes")
     return size, start
 
 
@@ -354,7 +354,7 @@ class PlainDecoder:
     def _announced(self, frames: list[bytes], octets: int, size: int) -> None:
         """Refuse an announced frame if it or its message is beyond the limits, before its body arrives."""
         if size > self._limits.frame:
-            raise ZmtpError(Fault.TOO_LARGE, f"a frame of {size} bytes; {self._limits.frame} are allowed")
+            raise ZmtpError(Fault.TOO_LARGE, f"a frame has more than {self._limits.frame} bytes")
         if octets + HEADER + size > self._easy:
             self._check(frames, octets, 1, HEADER + size)
 
@@ -382,7 +382,7 @@ class PlainDecoder:
         frames.clear()  # frees the memory before the connection is closed
         raise ZmtpError(
             Fault.TOO_LARGE,
-            f"a message of more than {limits.message} bytes or {limits.frames} frames (it has {count} so far)",
+            f"a message has more than {limits.message} bytes or {limits.frames} frames (it has {count} so far)",
         )
 
 

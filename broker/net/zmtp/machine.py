@@ -413,7 +413,7 @@ class Machine:
         elif flags != COMMAND:
             raise ZmtpError(Fault.HANDSHAKE, f"a frame with the flags {flags:#04x} in the handshake")
         if size > MAX_HANDSHAKE:
-            raise ZmtpError(Fault.TOO_LARGE, f"a command of {size} bytes in the handshake; {MAX_HANDSHAKE} are allowed")
+            raise ZmtpError(Fault.TOO_LARGE, f"a command of the handshake has more than {MAX_HANDSHAKE} bytes")
         if start + size > len(held):
             return None
         self._held = held[start + size :]
@@ -436,7 +436,7 @@ class Machine:
             return None
         size, _, start = found
         if size > MAX_IDENTITY:
-            raise ZmtpError(Fault.HANDSHAKE, f"an identity of {size} bytes; {MAX_IDENTITY} are allowed")
+            raise ZmtpError(Fault.HANDSHAKE, f"an identity has more than {MAX_IDENTITY} bytes")
         if start + size > len(held):
             return None
         self._held = held[start + size :]
@@ -461,7 +461,7 @@ class Machine:
             raise self._refusal(f"a {self._socket_type} does not talk to {repr(socket_type[:20])[1:]}")
         identity = properties.get(IDENTITY, b"")
         if len(identity) > MAX_IDENTITY:
-            raise self._refusal(f"an identity of {len(identity)} bytes; {MAX_IDENTITY} are allowed")
+            raise self._refusal(f"an identity has more than {MAX_IDENTITY} bytes")
 
     def _refusal(self, text: str) -> ZmtpError:
         return ZmtpError(Fault.HANDSHAKE, text, error(text) if self.version == 3 else b"")

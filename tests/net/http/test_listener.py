@@ -12,6 +12,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
+from broker.core.memory_budget import SHORT
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.channel import DRIPS, FEW
 from broker.net.http.request import RequestBounds
@@ -406,14 +407,21 @@ def test_the_transport_of_a_test_is_no_tls() -> None:
     assert not hasattr(StringTransport(), "getPeerCertificate")
 
 
-def test_a_request_in_many_small_pieces_waits_for_the_rounds() -> None:
+@pytest.mark.parametrize(
+    "begin",
+    [
+        [b"GET / HTTP/1.1\r\nHost: h\r\n", *[b"X: y\r\n"] * (DRIPS + 1), b"\r"],
+        [b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % (SHORT + 2), bytes(SHORT + 1)],
+    ],
+    ids=["in many small pieces", "with a long body"],
+)
+def test_a_request_that_arrives_in_many_reads_waits_for_the_rounds(begin: list[bytes]) -> None:
     site = Site()
     slow, good = site.connect(), site.connect()
-    slow.send(b"GET / HTTP/1.1\r\nHost: h\r\n")
-    for _ in range(DRIPS + 1):
-        slow.send(b"X: y\r\n")
+    for piece in begin:
+        slow.send(piece)
         site.turn()
-    slow.send(b"\r\n")
+    slow.send(b"\n")
     good.send(b"GET /good HTTP/1.1\r\nHost: h\r\n\r\n")
     assert [each.path for each in site.requests] == ["/good"]
     assert slow.answer().status == 200

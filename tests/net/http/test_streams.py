@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,9 +13,8 @@ from wsproto.events import Request as Handshake
 
 from broker.core.errors import Reason
 from broker.net.connection_limits import ConnectionLimits
-from broker.net.http.websocket import MAX_MESSAGE
+from broker.net.http.websocket import MAX_MESSAGE, PING_EVERY
 from broker.net.refusal_log import REFUSALS_AT_ONCE
-from broker.net.websockets import PING_EVERY
 from broker.rest.messages import Outlet, Request, Stream
 from tests.net.http.http_peers import Link, Site
 
@@ -114,6 +114,67 @@ def test_the_producer_sees_that_the_peer_does_not_read(feed: Feed) -> None:
     assert feed.rooms == 1
 
 
+def _long(taken: list[int]) -> Iterator[bytes]:
+    """A piece of 100 parts. ``taken`` gets the number of each part that is made."""
+    for number in range(100):
+        taken.append(number)
+        yield b"%03d" % number * 20
+
+
+LONG = b"".join(b"%03d" % number * 20 for number in range(100))
+
+
+def test_a_long_piece_is_written_in_steps_as_the_peer_reads(feed: Feed) -> None:
+    site = Site(feed.respond)
+    link = site.connect()
+    link.ask("GET /")
+    [outlet] = feed.outlets
+    link.wire.full_at = 50
+    taken: list[int] = []
+    outlet.write_in_steps(_long(taken), 50_000)
+    assert outlet.behind
+    site.turn()
+    assert len(taken) == 1, "it waits for the peer"
+    assert site.factory.memory.held >= 50_000, "what it still holds counts as output"
+    link.wire.full_at = float("inf")
+    link.protocol.resumeProducing()
+    site.turn()
+    assert (len(taken), outlet.behind, feed.rooms) == (100, False, 1)
+    outlet.close()
+    assert link.answer().body == b"first\n\n" + LONG
+    link.ask("GET /")
+    assert len(feed.outlets) == 2, "the connection goes on"
+
+
+def test_a_request_behind_a_stream_waits_for_its_end(feed: Feed) -> None:
+    site = Site(feed.respond)
+    link = site.connect()
+    link.ask("GET /")
+    feed.outlets[0].write_in_steps(_long([]), 1)
+    link.ask("GET /")
+    site.turn()
+    assert len(feed.outlets) == 1
+    feed.outlets[0].close()
+    site.turn()
+    assert len(feed.outlets) == 2
+
+
+def test_a_long_piece_is_dropped_when_its_stream_ends(feed: Feed) -> None:
+    site = Site(feed.respond)
+    link = site.connect()
+    link.ask("GET /")
+    taken: list[int] = []
+    feed.outlets[0].write_in_steps(_long(taken), 1)
+    feed.outlets[0].close()
+    assert link.answer().body == b"first\n\n"
+    assert len(taken) <= 1
+    feed.outlets[0].write_in_steps(_long(taken), 1)
+    site.turn()
+    assert len(taken) <= 1
+    link.lose()
+    site.quiet()
+
+
 def test_a_producer_that_ignores_it_costs_the_connection(feed: Feed) -> None:
     site = Site(feed.respond, ConnectionLimits(write_buffer=10_000))
     link = site.connect()
@@ -196,6 +257,20 @@ def test_a_websocket_has_a_message_for_each_piece(feed: Feed) -> None:
     assert client.link.closed
     assert feed.ended == 1
     site.quiet()
+
+
+def test_a_long_piece_is_one_message_in_several_frames(feed: Feed) -> None:
+    site = Site(feed.respond)
+    client = Client(site)
+    client.events()
+    feed.outlets[0].write_in_steps(_long([]), 1)
+    client.send(Ping(b"x"))
+    site.turn(5)
+    events = client.events()
+    parts = [event for event in events if isinstance(event, TextMessage)]
+    assert "".join(part.data for part in parts).encode() == LONG
+    assert [part.message_finished for part in parts] == [False] * 100 + [True]
+    assert len(events) == 102, "a pong is sent, too"
 
 
 def test_frames_behind_the_handshake_are_handled(feed: Feed) -> None:

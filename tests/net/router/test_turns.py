@@ -11,6 +11,7 @@ import zmq
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
+from broker.core.memory_budget import SHORT
 from broker.net.connection import UNWATCHED
 from broker.net.scheduler import Scheduler
 from tests.net.router.rig import Rig, Server, Speaker
@@ -30,6 +31,20 @@ class Fairness(Rig):
             await self.turn()
         most = max(later - earlier for earlier, later in itertools.pairwise(seen))
         self.assertLessEqual(most, 2 * UNWATCHED, "messages that take a second each")
+
+    async def test_a_read_counts_until_all_of_it_had_its_turn(self) -> None:
+        clock, server, peer = await self.ticking()
+        memory = server.router.memory
+        for number in range(1, 4):
+            peer.raw.send(b"".join(peer.encoded(b"x" * 2 * SHORT) for _ in range(4)))
+            held = [0]
+            while len(server.messages) < 4 * number:
+                clock.turn()
+                await self.turn()
+                held.append(memory.held)
+            clock.turn()  # which finds the end of the read
+            self.assertTrue(SHORT < max(held) < 4 * 3 * SHORT, held)
+            self.assertEqual(memory.held, 0, "nothing waits any more")
 
     async def test_nothing_of_a_connection_is_received_after_its_end_in_a_quantum(self) -> None:
         clock, server, peer = await self.ticking()

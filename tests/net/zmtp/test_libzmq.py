@@ -20,6 +20,7 @@ from broker.net.zmtp.frames import Fault, FrameLimits, ZmtpError, command, messa
 from broker.net.zmtp.machine import Claim, Machine, Mechanism, Null, Output, ZmtpState
 from tests.net.zmtp.blocking import Connection, Listener, connect
 from tests.net.zmtp.conversation import ROUTER_PEERS, Side, reads, router
+from tests.packages import MISSING
 from tests.patience import PATIENCE
 
 MIB = 1024 * 1024
@@ -298,7 +299,7 @@ def ruby_with_zmq() -> str | None:
 def test_ruby_sends_and_receives(listener: Listener) -> None:
     ruby = ruby_with_zmq()
     if ruby is None:
-        pytest.skip("there is no Ruby with ffi-rzmq")
+        pytest.skip(f"{MISSING}: ruby-ffi-rzmq (Ruby with ffi-rzmq)")
     with subprocess.Popen([ruby, "-e", RUBY, listener.endpoint], stdout=subprocess.PIPE) as process:
         with listener.accept(router()) as server, suppress(EOFError):
             while True:

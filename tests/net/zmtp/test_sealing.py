@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ from broker.net.zmtp.helpers import VARIABLE, helper_path
 from broker.net.zmtp.sealing import OUTPUT, SealingError, choose
 from tests.examples import sampled
 from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
+from tests.packages import program
 
 
 def keys(count: int) -> list[bytes]:
@@ -168,7 +168,7 @@ def test_python_is_what_the_environment_asks_for():
 
 def test_the_helper_is_the_default_where_it_is():
     if helper() is None:
-        pytest.skip("there is no C compiler")
+        program("cc")
     assert choose({}, helper()).name == "compiled"
     assert choose({VARIABLE: "compiled"}, helper()).name == "compiled"
 
@@ -191,9 +191,7 @@ def test_another_word_in_the_environment_is_an_error():
 
 
 def test_a_helper_of_another_version_of_its_source_is_refused(tmp_path: Path):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
+    compiler = program("cc")
     source = tmp_path / "sealing.c"
     text = SOURCE.read_text()
     older = re.sub(r"interface\(void\) \{ return \d+; \}", "interface(void) { return 0; }", text)
