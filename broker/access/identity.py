@@ -97,7 +97,7 @@ def owner_of(user: str, address: str, key: str = "") -> str:
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address:
-    """Return an address as a value, an IPv4-mapped one as the IPv4 address. Raises ValueError."""
+    """Parse an address; an IPv4-mapped one becomes an IPv4 address. Raises ValueError."""
     ip = ip_address(text)
     return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip
 

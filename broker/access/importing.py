@@ -52,7 +52,7 @@ OPERATOR = "operator"
 class Imported:
     """The result: the text of the users file, the configuration without the former keys, and the remaining work.
 
-    ``users`` is None if all listeners were open on this machine alone: then no users file is needed.
+    ``users`` is None if all listeners were open to this machine only, since no users file is needed then.
     """
 
     users: str | None

@@ -63,7 +63,7 @@ from broker.access.passwords import (
     matching,
 )
 from broker.blocking import blocking
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.rates import ADDRESSES, Rates
 
 GUESSES = 3
@@ -206,8 +206,8 @@ MAX_BYTES = MAX_REMEMBERED * (MAX_ADDRESS + MAX_USER + 2)
 
 
 class KnownLogins:
-    """The file at ``path``, for a gate. ``in_thread`` runs a function in a thread, and returns a Deferred of its
-    result."""
+    """The file at ``path`` with the known logins of a gate. ``in_thread`` runs a function in a thread, and returns a
+    Deferred of its result."""
 
     log = Logger()
 
@@ -276,7 +276,7 @@ class RequestLimits:
     per_user: float = 0.0
     burst: float = 1_000
     on: bool = False
-    """True if there is any limit: callers on a hot path look at it first."""
+    """True if there is any limit: callers on a hot path check it first."""
 
     def use(self, per_address: float, per_user: float, burst: float) -> None:
         """Apply other limits."""
@@ -286,9 +286,11 @@ class RequestLimits:
     def take(self, user: str, address: str) -> None:
         """Count a request of a user, "" for the anonymous one. Raises `Refusal` LIMIT beyond a rate."""
         if self.per_address and not self.addresses.take(network_of(address), self.per_address, self.burst):
-            raise Refusal(Reason.LIMIT, f"this address may make {self.per_address:g} requests a second")
+            text = f"this address may make {self.per_address:g} requests a second"
+            raise at_limit(text, "access.requests_per_address")
         if self.per_user and user and not self.users.take(user, self.per_user, self.burst):
-            raise Refusal(Reason.LIMIT, f"the user {user} may make {self.per_user:g} requests a second")
+            text = f"the user {user} may make {self.per_user:g} requests a second"
+            raise at_limit(text, "access.requests_per_user")
 
 
 def unlimited() -> RequestLimits:
@@ -303,7 +305,7 @@ LIFETIME = 300.0
 """Seconds after which a password is checked again."""
 
 Verifiers = Callable[[], Sequence[PasswordVerifier]]
-"""Returns the verifiers of one user at present, none for an unknown user."""
+"""Returns the present verifiers of a user; none for an unknown one."""
 
 
 EACH_TURN = 20

@@ -146,8 +146,8 @@ def is_usable(password: str) -> bool:
 def _keys(password: str, iterations: int, salt: bytes) -> tuple[bytes, bytes]:
     """Return the stored key and the server key. Slow. Raises `BadPassword`.
 
-    The library is imported by the first use of a password: it takes a tenth of the time of ``--check``, and most starts
-    use no password.
+    The library is imported at the first use of a password: the import takes a tenth of the time of ``--check``, and
+    most starts use no password.
     """
     from scramp import ScramException, ScramMechanism
 

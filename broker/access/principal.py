@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, no_right
 
 if TYPE_CHECKING:
     from broker.access.passwords import PasswordVerifier
@@ -24,7 +24,6 @@ class Method(Enum):
     PASSWORD = "password"
     TOKEN = "token"
     CERTIFICATE = "certificate"
-    CURVE = "curve"
 
 
 @attrs.frozen
@@ -83,9 +82,6 @@ class Access(Protocol):
 
     def by_certificate(self, names: tuple[str, ...], address: str) -> Principal | None:
         """Return the user of a client certificate that the listener has verified, by the first name that has one."""
-
-    def by_key(self, key: str, address: str) -> Principal | None:
-        """Return the user of a CURVE public key in Z85."""
 
     def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
         """Return True if the user may do that at the listener of that title.
@@ -205,10 +201,7 @@ def perform(audit: Audit, act: Act, grants: Grants | None, carry_out: Callable[[
 
 def forbidden(principal: Principal, operation: str, name: str = "") -> Refusal:
     """Return the refusal of an operation that a user has no right to, for that name."""
-    concerned = f" {name!r}" if name else ""
-    return Refusal(
-        Reason.FORBIDDEN, f"{principal.name or 'a peer without a user'} has no right to {operation}{concerned} here"
-    )
+    return no_right(operation, name, principal.name)
 
 
 def refused(reason: Reason) -> str:

@@ -63,10 +63,10 @@ class Right:
         return mine and any(fnmatchcase(listener, pattern) for pattern in self.listeners)
 
     def concerns_any(self, users: Mapping[str, object], listener: str) -> bool:
-        """Return True if the right is one of any of these users at the listener of that title."""
+        """Return True if the right applies to any of these users at the listener of that title."""
         if not any(fnmatchcase(listener, pattern) for pattern in self.listeners):
             return False
-        # Without a look at each user, where the pattern is a name.
+        # Without a loop over all users, where the pattern is a name.
         return any(pattern in users or bool(filter_by_pattern(users, pattern)) for pattern in self.users)
 
     def operations_meant(self) -> Iterator[str]:
@@ -173,22 +173,22 @@ class _Unlimited(Grants):
 
     @property
     def administers(self) -> bool:
-        """True always."""
+        """Always True."""
         return True
 
     @property
     def some(self) -> bool:
-        """True always."""
+        """Always True."""
         return True
 
     @property
     def acts(self) -> bool:
-        """True always."""
+        """Always True."""
         return True
 
     @property
     def unlimited(self) -> bool:
-        """True always."""
+        """Always True."""
         return True
 
 
@@ -284,10 +284,6 @@ class AnonymousAccess:
 
     def by_certificate(self, names: tuple[str, ...], address: str) -> Principal | None:
         """Return None: no certificate has a user."""
-        return None
-
-    def by_key(self, key: str, address: str) -> Principal | None:
-        """Return None: no key has a user."""
         return None
 
     def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:

@@ -43,7 +43,6 @@ from broker.access.users_document import (
     User,
     UserDirectory,
     certificate_credential,
-    key_credential,
     password_credential,
     token_credential,
 )
@@ -156,7 +155,7 @@ class GuardedFile(Generic[V]):
         return self._seen.problems
 
     def refresh(self) -> Deferred[None]:
-        """Read the file now. Fires when it was read, also if it cannot be used."""
+        """Read the file now. Fires when it was read, even if it cannot be used."""
         return self._watch.refresh()
 
     def use(self, path: str) -> Deferred[None]:
@@ -296,11 +295,6 @@ class UsersAccess:
                 return self._known(Principal(user, Method.CERTIFICATE, address, certificate_credential(name)))
         return None
 
-    def by_key(self, key: str, address: str) -> Principal | None:
-        """See `broker.access.principal.Access`."""
-        user = self.directory.keys.get(key)
-        return None if user is None else Principal(user, Method.CURVE, address, key_credential(key))
-
     @property
     def keys(self) -> Mapping[str, str]:
         """The user of each CURVE public key."""
@@ -366,11 +360,11 @@ class UsersAccess:
     # changes
 
     def refresh(self) -> Deferred[None]:
-        """Read the file now. Fires when it was read, also if it cannot be used."""
+        """Read the file now. Fires when it was read, even if it cannot be used."""
         return self._file.refresh()
 
     def use(self, path: str) -> Deferred[None]:
-        """Take the users of the file at that path, and watch it. Fires when it was read, also if it cannot be used."""
+        """Take the users of the file at that path, and watch it. Fires when it was read, even if it cannot be used."""
         return self._file.use(path)
 
     def stop(self) -> None:

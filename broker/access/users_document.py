@@ -66,7 +66,7 @@ def is_token_hash(text: str) -> bool:
 
 
 def expiry(text: str) -> float:
-    """Return the seconds of the epoch that an RFC 3339 text names. Raises ValueError."""
+    """Return the seconds since the epoch that an RFC 3339 text names. Raises ValueError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -80,7 +80,7 @@ def expiry(text: str) -> float:
 
 
 def expiry_text(seconds: float) -> str:
-    """Return seconds of the epoch as the text for the file."""
+    """Return seconds since the epoch as the text for the file."""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -95,7 +95,7 @@ MAX_LABEL = 200
 """Characters of a token's label."""
 
 MAX_CERTIFICATE = 253
-"""Characters of a certificate name: a DNS name has no more."""
+"""Characters of a certificate name: the maximum of a DNS name."""
 
 
 @attrs.frozen
@@ -133,7 +133,7 @@ class UsersDocument:
 
 @attrs.frozen
 class Token:
-    """A token of a user. ``expires`` is in seconds of the epoch."""
+    """A token of a user. ``expires`` is in seconds since the epoch."""
 
     user: str
     label: str
@@ -198,11 +198,6 @@ def certificate_credential(name: str) -> str:
     return f"certificate:{name.lower()}"
 
 
-def key_credential(key: str) -> str:
-    """Return the identification of a CURVE key."""
-    return f"key:{key}"
-
-
 def parse(path: str, text: str) -> UserDirectory:
     """Return the users in the text of the file. Raises `BadUsers`, whose sentences have the path and the line."""
     try:
@@ -240,7 +235,6 @@ def _directory(document: UsersDocument) -> UserDirectory:
                 *map(password_credential, passwords),
                 *(token_credential(token.hash) for token in entry.tokens),
                 *map(certificate_credential, entry.certificates),
-                *map(key_credential, entry.keys),
             )
         )
         users[entry.name] = User(entry.name, passwords, credentials)

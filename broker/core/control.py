@@ -112,14 +112,16 @@ class Published:
 class QueueMessage:
     """A message of a queue. ``text`` is its body as UTF-8, or ``base64`` that of other bytes; ``size`` in bytes.
 
-    ``deliveries`` is the number of its deliveries, ``expires`` the rest of its time to live in seconds, ``death`` the
-    reason for which it is a dead letter, ``user`` its author, and ``id`` the id that the author gave it.
+    ``deliveries`` is the number of its deliveries, ``due`` the seconds until it may be delivered, ``expires`` the rest
+    of its time to live in seconds, ``death`` the reason for which it is a dead letter, ``user`` its author, and ``id``
+    the id that the author gave it.
     """
 
     size: int
     deliveries: int
     text: str | None = None
     base64: str | None = None
+    due: float | None = None
     expires: float | None = None
     death: str | None = None
     user: str | None = None
@@ -173,10 +175,27 @@ class Reply:
 
 def as_text(body: bytes) -> tuple[str | None, str | None]:
     """Return a body as text, or else in base64."""
+    text = _decoded(body)
+    return (text, None) if text is not None else (None, b64encode(body).decode())
+
+
+def _decoded(body: bytes) -> str | None:
     try:
-        return body.decode(), None
+        return body.decode()
     except UnicodeDecodeError:
-        return None, b64encode(body).decode()
+        return None
+
+
+def topic_message(topic: bytes, headers: Sequence[bytes], body: bytes) -> dict[str, object]:
+    """Return a message of a topic for JSON: ``text``, or ``base64`` where that is not UTF-8, and the headers that are
+    text."""
+    text = _decoded(body)
+    message: dict[str, object] = {"topic": topic.decode(errors="replace")}
+    message |= {"text": text} if text is not None else {"base64": body}  # JSON has bytes in base64
+    pairs = zip(headers[::2], headers[1::2], strict=False)
+    shown = {_decoded(bytes(name)): _decoded(bytes(value)) for name, value in pairs}
+    found = {name: value for name, value in shown.items() if name is not None and value is not None}
+    return {**message, "headers": found} if found else message
 
 
 DrainState = Literal["off", "draining", "drained", "overdue"]
@@ -219,7 +238,7 @@ class LogLevels:
 
     @property
     def text(self) -> str:
-        """The levels, a line each."""
+        """The levels, one on each line."""
         return "\n".join([f"level {self.level}", *(f"{name}={level}" for name, level in self.modules.items())])
 
 

@@ -49,7 +49,7 @@ CREATE TABLE damaged (
     id INTEGER PRIMARY KEY, found REAL NOT NULL, source TEXT NOT NULL, reason TEXT NOT NULL, content TEXT NOT NULL
 );
 """
-"""The table of rows that were set aside, in an SQLite database: ``found`` is in seconds of the epoch, ``source`` the
+"""The table of rows that were set aside, in an SQLite database: ``found`` is in seconds since the epoch, ``source`` the
 former table, ``content`` its columns as literals of SQL."""
 
 
@@ -146,9 +146,9 @@ class Damages:
 
 @blocking
 def set_aside(path: str, now: float, companions: Sequence[str] = ()) -> str:
-    """Rename a file that cannot be used, with those whose names are its own and a suffix. Returns its new path.
+    """Rename a file that cannot be used, and the files whose names are its name and a suffix. Returns its new path.
 
-    ``now`` is in seconds of the epoch. Raises OSError.
+    ``now`` is in seconds since the epoch. Raises OSError.
     """
     first = f"{path}{MARK}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     target, number = first, 1

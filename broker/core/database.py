@@ -210,7 +210,7 @@ class Database:
     def set_aside(self, now: float) -> str:
         """Rename the database, which is damaged and not open, so that the next `open` creates another one.
 
-        Returns the new path. ``now`` is in seconds of the epoch. Raises `StateUnusable`.
+        Returns the new path. ``now`` is in seconds since the epoch. Raises `StateUnusable`.
         """
         with self._mutex:
             try:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+MAX_NAME = 255
+"""Characters of a name that a refusal shows: those of a service."""
+
 
 class Reason(enum.Enum):
     """Reason of a refusal. The value is ``(code, fatal)``.
@@ -38,8 +41,6 @@ class Reason(enum.Enum):
     """A second `auth` for the same role."""
     TOO_SLOW_TO_AUTHENTICATE = ("too-slow-to-authenticate", True)
     """No successful `auth` before the listener's deadline."""
-    NAME_NOT_ALLOWED = ("name-not-allowed", False)
-    """A service name that this peer may not offer."""
     LIMIT = ("limit", False)
     """A table of the broker, or the peer's share of it, is full."""
     NO_SUCH_SERVICE = ("no-such-service", False)
@@ -50,8 +51,6 @@ class Reason(enum.Enum):
     """More connections from one address than the listener's rate limit allows."""
     HANDSHAKE = ("handshake", True)
     """A handshake that failed."""
-    TOPIC_NOT_ALLOWED = ("topic-not-allowed", False)
-    """A topic to which this peer may not publish or subscribe."""
     KEY_NOT_ALLOWED = ("key-not-allowed", True)
     """A client key that is not allowed, or no longer allowed."""
     REVOKED = ("revoked", True)
@@ -75,7 +74,7 @@ class Reason(enum.Enum):
     ADDRESS_NOT_ALLOWED = ("address-not-allowed", False)
     """An address of a service to which the broker does not connect."""
     FORBIDDEN = ("forbidden", False)
-    """A resource or lease to which this user has no right."""
+    """An operation on a service, topic, queue or other resource to which this user has no right: see `no_right`."""
     DRAINING = ("draining", True)
     """A peer of a broker that sends its peers away: it is to be stopped, and another one serves them."""
     DISCONNECTED = ("disconnected", True)
@@ -105,6 +104,23 @@ class Refusal(Exception):
         self.reason = reason
         self.text = text
         self.summary = text
+
+
+def no_right(operation: str, name: str = "", user: str = "") -> Refusal:
+    """Return the refusal of an operation for lack of a right, in the words of all wires. ``name`` is that of the
+    service, topic or queue; ``user`` is "" for a peer without one."""
+    concerned = f" {name[:MAX_NAME]!r}" if name else ""
+    return Refusal(Reason.FORBIDDEN, f"{user or 'a peer without a user'} has no right to {operation}{concerned} here")
+
+
+PER_ADDRESS = "broker.memory_per_address"
+"""Name of the limit of memory for the peers of one address, for `at_limit`."""
+
+
+def at_limit(text: str, key: str, reason: Reason = Reason.LIMIT) -> Refusal:
+    """Return the refusal of something beyond a limit of the configuration. ``key`` is the limit's name there, without
+    the indices of tables; empty if the limit is a constant for this peer."""
+    return Refusal(reason, f"{text} ({key})" if key else text)
 
 
 class Elsewhere(Refusal):

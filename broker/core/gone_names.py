@@ -48,9 +48,10 @@ class GoneNames:
     def __init__(self, most: int) -> None:
         self._most = int(most * SPARE / BUCKETS)
         self._buckets = [_Bucket() for _ in range(BUCKETS)]
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(len(bucket.times) for bucket in self._buckets)
+        return self._count
 
     def get(self, name: str) -> float | None:
         """Return the time of a name; None if it is not stored."""
@@ -60,20 +61,26 @@ class GoneNames:
 
     def add(self, name: str, time: float) -> None:
         """Store a name, which is the newest one from now on."""
-        self.discard(name)
         bucket, wanted = self._of(name)
+        self._forget(bucket, bucket.place(wanted))
         bucket.hashes += wanted
         bucket.times.append(time)
+        self._count += 1
         if len(bucket.times) > self._most:
-            bucket.remove(0)
+            self._forget(bucket, 0)
 
     def discard(self, name: str) -> bool:
         """Forget a name. Returns True if it was stored."""
+        if not self._count:
+            return False  # the usual case, on the path of each offer
         bucket, wanted = self._of(name)
-        place = bucket.place(wanted)
+        return self._forget(bucket, bucket.place(wanted))
+
+    def _forget(self, bucket: _Bucket, place: int | None) -> bool:
         if place is None:
             return False
         bucket.remove(place)
+        self._count -= 1
         return True
 
     def _of(self, name: str) -> tuple[_Bucket, bytes]:

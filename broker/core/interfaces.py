@@ -16,12 +16,14 @@ from broker.core.model import (
     Change,
     Check,
     Kind,
+    LastValue,
     Launcher,
     Load,
     LoadDetails,
     Owner,
     Policy,
     Provider,
+    PublishedHeaders,
     Rights,
     Service,
     TopicInfo,
@@ -56,7 +58,7 @@ class IRegistry(Interface):
         """Register a peer as a provider. Returns its id: from 1 upwards, never reused, not even after a restart.
 
         ``wire`` is the name of its protocol, ``address`` its remote address; for ``owner`` see `Provider`. Its services
-        count as memory of ``payer``: see `StoredMemory` and `broker.core.service_memory`.
+        count as memory of ``payer``: see `StoredMemory` and `broker.core.memory_budget`.
         """
 
     def relabel(provider: int, label: str) -> None:
@@ -100,8 +102,8 @@ class IRegistry(Interface):
     def beat(provider: int, sent: float | None = None) -> None:
         """Record a heartbeat of a provider: `Provider.heard` becomes the present time. No-op for a provider that left.
 
-        ``sent`` is the time of the peer's own clock in the heartbeat, in seconds of the epoch; None if it is unknown or
-        too inexact. A heartbeat is no change: it has no revision and is in no ring.
+        ``sent`` is the time of the peer's own clock in the heartbeat, in seconds since the epoch; None if it is unknown
+        or too inexact. A heartbeat is no change: it has no revision and is in no ring.
         """
 
     def find(name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
@@ -195,6 +197,10 @@ class IRegistry(Interface):
     def load_of(provider: int) -> float | None:
         """Return the load that a provider has reported last, 0 before; None if it has left. Cheaper than `provider`."""
 
+    def rates_of(provider: int) -> tuple[float, float] | None:
+        """Return the requests and the errors a second between the last two reports of a provider that had them; None
+        before."""
+
     def holder(provider: int) -> str | None:
         """Return the name of the member of the cluster that holds a provider, empty for this broker itself; None if the
         provider has left."""
@@ -211,7 +217,7 @@ class IRegistry(Interface):
     def named(name: str) -> Sequence[int]:
         """Return the ids of the providers with that label, with a service at that host:port, or with that id.
 
-        No values are made, so that 10,000 providers with ten services each cost some 10 ms.
+        No value objects are made: 10,000 providers with ten services each take some 10 ms.
         """
 
     def watch(changed: Callable[[Change], None], kinds: Collection[Kind] = ..., own: bool = ...) -> IWait:
@@ -341,6 +347,10 @@ class ITopics(Interface):
 
     subscriptions: int = Attribute("Number of subscriptions, to all topics and of all outlets together.")
 
+    every: Callable[[bytes, Sequence[bytes], Sequence[bytes]], None] | None = Attribute(
+        "Called with topic, headers and body of each message after its delivery, also of those from elsewhere."
+    )
+
     def subscribe(topic: bytes, outlet: Outlet, subscriber: Hashable, payer: str = ...) -> bytes:
         """Subscribe: from now on the outlet delivers messages of the topic to this subscriber. Idempotent.
 
@@ -353,13 +363,35 @@ class ITopics(Interface):
     def unsubscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
         """Undo `subscribe`. No-op if not subscribed."""
 
-    def publish(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes], source: Outlet | None = ...) -> int:
+    def publish(
+        topic: bytes,
+        headers: Sequence[bytes],
+        body: Sequence[bytes],
+        source: Outlet | None = ...,
+        wire: str = ...,
+        payer: str = ...,
+    ) -> int:
         """Publish a message to all subscribers, the publisher included if it is one of them, except those of the outlet
-        ``source``: that of the other brokers, for a message that came from one.
+        ``source``: that of the other brokers, for a message that came from one. ``wire`` is the publisher's, ``payer``
+        the address that a last value counts for if the headers do not have one.
 
         Returns the number of recipients. A message that is published during the delivery of another one is queued until
         that delivery is complete; then the result is the present number of subscribers.
         """
+
+    def last(topic: bytes) -> LastValue | None:
+        """Return the newest message that was kept of a topic, for a new subscriber; None if there is none."""
+
+    def may_retain(topic: bytes, headers: PublishedHeaders, body: int) -> bool:
+        """Return True if there is room for a message with these headers and a body of that length as the last value of
+        the topic."""
+
+    def space(name: str) -> ITopics:
+        """Return the topics of another namespace, which has the same bounds of last values."""
+
+    def counts() -> Mapping[str, int]:
+        """Return the number of last values in all namespaces, ``retained``, their size, ``retained-bytes``, and the
+        number of those that were removed for others, ``evicted``."""
 
     def join(remote: Outlet, interest: Callable[[bytes, bool], None]) -> None:
         """Register the outlet of the other brokers, once.

@@ -177,7 +177,7 @@ class Leases:
                 self._count(passed, now)
 
     def forget(self, lease: Lease) -> None:
-        """Remove a lease that is over."""
+        """Remove a lease that has ended."""
         if self._held == 1:
             self.look()
         self._held -= 1

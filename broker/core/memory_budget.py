@@ -21,7 +21,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -29,7 +29,9 @@ import attrs
 from twisted.logger import Logger
 
 from broker.access.identity import network_of
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
+from broker.core.interfaces import SERVICES_PART, StoredMemory
+from broker.core.model import INFO_COPIES, Service
 
 SHORT = 4_096
 """Bytes of a read of an ordinary peer: a registration or some finds. A larger read waits for the rounds, and a consumer
@@ -254,7 +256,7 @@ class MemoryBudget:
     def admit_stored(self, payer: str, size: int, part: float = STORED_PART) -> None:
         """Raise `Refusal` LIMIT unless `may_store`."""
         if not self.may_store(payer, size, part):
-            raise Refusal(Reason.LIMIT, "too much memory is stored for this address (broker.memory_per_address)")
+            raise at_limit("too much memory is stored for this address", PER_ADDRESS)
 
     def store(self, payer: str, size: int) -> None:
         """Add bytes to those stored for an address, or subtract them. Ask `may_store` before. No-op for the empty
@@ -272,8 +274,9 @@ class MemoryBudget:
 
     def forget(self, consumer: Consumer) -> None:
         """Remove a consumer from all shares. Idempotent."""
-        for share in Share:
-            self.drop(consumer, share)
+        for share, places in self._places.items():
+            if consumer in places:  # it is in none as a rule, and this is on the path of each connection's end
+                self.drop(consumer, share)
 
     def fits(self, host: str, size: int) -> bool:
         """Return True if ``size`` more bytes for that address are within both limits."""
@@ -333,3 +336,65 @@ class MemoryBudget:
         finally:
             self._evicting = before_this
         return True
+
+
+# Memory of registered services, as far as strangers pay for it.
+#
+# A provider counts while it takes more than `SHORT` bytes, as a connection does: the limits of connections and of
+# instances bound those with one short service. Services may take a larger part of the limit of an address than
+# messages.
+
+SERVICE_BYTES = 3_800
+"""Bytes that a service takes, besides its texts: in the registry, in its record, in the views of the wires, and in the
+table of its wire. Measured with the overhead of the allocator."""
+
+TEXT_COPIES = 2
+"""Copies of the texts of a service: as they are, and encoded."""
+
+
+def service_bytes(service: Service) -> int:
+    """Return the bytes that a service takes."""
+    texts = len(service.name) + len(service.hostport) + len(service.label or "")
+    if service.tags or service.meta:
+        texts += sum(map(len, (*(service.tags or ()), *(service.meta or {}), *(service.meta or {}).values())))
+    return SERVICE_BYTES + TEXT_COPIES * texts + INFO_COPIES * len(service.info or "")
+
+
+class ServicePayer:
+    """The services of one provider, which ``payer`` pays for."""
+
+    __slots__ = ("_held", "_memory", "_payer")
+
+    def __init__(self, memory: StoredMemory, payer: str) -> None:
+        self._memory = memory
+        self._payer = payer
+        self._held = 0
+
+    def take(self, service: Service) -> None:
+        """Add a service. Raises `Refusal` LIMIT if it does not fit."""
+        self._change(service_bytes(service))
+
+    def give(self, services: Iterable[Service]) -> None:
+        """Remove services."""
+        self._change(-sum(map(service_bytes, services)))
+
+    def exchange(self, old: Service, new: Service) -> None:
+        """Replace a service. Raises `Refusal` LIMIT if the new one does not fit."""
+        self._change(service_bytes(new) - service_bytes(old))
+
+    def end(self) -> None:
+        """Remove all services. Idempotent."""
+        self._change(-self._held)
+
+    def _change(self, size: int) -> None:
+        held = self._held + size
+        more = _counted(held) - _counted(self._held)
+        if more > 0:
+            self._memory.admit_stored(self._payer, more, SERVICES_PART)
+        if more:
+            self._memory.store(self._payer, more)
+        self._held = held
+
+
+def _counted(size: int) -> int:
+    return size if size > SHORT else 0

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import attrs
@@ -293,7 +293,7 @@ class Change(NamedTuple):
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
     ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.
 
-    ``at`` is the time at which this broker recorded the change, in seconds of the epoch.
+    ``at`` is the time at which this broker recorded the change, in seconds since the epoch.
     """
 
     revision: int
@@ -312,10 +312,11 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @attrs.frozen
 class Rights:
     """Rights to offer services: patterns of names (shell patterns ``*``, ``?``, ``[...]``, case-sensitive), and the
-    number of services."""
+    number of services, with the name of its ``key`` in the configuration if it has one."""
 
     offer: tuple[str, ...] = ("*",)
     services: int = 1_000
+    key: str = ""
 
     def permits(self, name: str) -> bool:
         """Return True if a service of this name may be offered. The broker's own names never may."""
@@ -358,13 +359,15 @@ class KnownSession:
 @attrs.frozen
 class Snapshot:
     """State that the store returns at start: the next provider id, the last known providers, the switches of launchers,
-    the last known sessions of subscribers, and the memories of memberships in clusters by their identities."""
+    the last known sessions of subscribers, the memories of memberships in clusters by their identities, and the last
+    values of topics by the names of their namespace and topic."""
 
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
     sessions: tuple[KnownSession, ...] = ()
     cluster: Mapping[str, str] = attrs.field(factory=dict)
+    last_values: Mapping[tuple[str, bytes], LastValue] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -381,16 +384,45 @@ class TopicInfo:
     brokers: int = 0
 
 
+PIECE_BYTES = 60
+"""Bytes that a header of a message, or a piece of its body, takes beside its length."""
+
+
 class PublishedHeaders(tuple[bytes, ...]):
     """Headers of a message of a topic, names and values alternating, with a second form of them.
 
-    ``tail`` is the form for subscribers of the publisher's own wire, which may say more; empty without one. The core
-    does not interpret it, and passes it on to other brokers. ``about`` are the services that a message of the broker
-    itself concerns: it is for subscribers who may find one of them; None for messages that are for all.
+    ``retain`` makes the message the last value of its topic, which counts as memory of ``payer``: see
+    `broker.core.last_values`. ``tail`` is the form for subscribers of the publisher's own wire, which may say more;
+    empty without one. The core does not interpret it, and passes it on to other brokers. ``about`` are the services
+    that a message of the broker itself concerns: it is for subscribers who may find one of them; None for messages that
+    are for all.
     """
 
     tail: bytes = b""
     about: Sequence[Service] | None = None
+    retain: bool = False
+    payer: str = ""
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of memory of both forms, counted once they are complete. A last value has the tail twice."""
+        return sum(map(len, self)) + PIECE_BYTES * len(self) + 2 * len(self.tail)
+
+
+@attrs.frozen
+class LastValue:
+    """The newest message of a topic: see `broker.core.last_values`.
+
+    ``stamp`` is the time at which it was published, in seconds since the epoch. ``payer`` is the address that its
+    ``size`` in bytes counts for. ``retained`` is True if the publisher requested it.
+    """
+
+    headers: PublishedHeaders
+    body: tuple[bytes, ...]
+    stamp: float
+    payer: str
+    retained: bool
+    size: int
 
 
 def checked_load(load: float) -> float:
@@ -405,7 +437,7 @@ MAX_COUNT = 2**53 - 1
 
 
 def load_details(requests: object, errors: object, in_flight: object, latency_ms: object) -> LoadDetails | None:
-    """Return the details of these values of JSON; None if all four are None.
+    """Return the details in these JSON values; None if all four are None.
 
     A count is a whole number from 0 to `MAX_COUNT`, an integral float included; the latency is a finite number that is
     not negative. Raises `Refusal` PARAMETER for any other value.

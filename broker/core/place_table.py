@@ -5,7 +5,7 @@ Rules:
   peer has none.
 - Connections that are closing still have a descriptor, and get some time to read their last output. While places or
   descriptors are scarce, at most `CLOSING` of a listener have that time, or as many as its pool has descriptors for
-  besides those of places: the oldest of more is aborted.
+  besides those of places: the oldest of more are aborted, a few at a time.
 - When the places of a listener, or the descriptors of the process, run out, a peer gives way to the newcomer: the
   oldest one that has not authenticated, else the one that has been idle for the longest time, of those that offer
   nothing and wait for nothing. If there is none, the newcomer is refused.
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Protocol
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 
 RESERVE = 4
 """The reserve of a listener is an even share of the pool divided by this number: so three quarters of the descriptors
@@ -49,12 +49,17 @@ decision looks at others."""
 CLOSING = 32
 """Connections of a listener that are closing while its table is full, unless its pool has less for them."""
 
+ABORTS = 4
+"""Closing connections that are aborted for one that arrives or begins to close. The kernel takes some 0.4 ms to discard
+the unread input of one: a thousand that were closing as places became scarce would hold up all peers for half a
+second."""
+
 RECENT = 10.0
 """Seconds for which a table that refused or replaced a peer is reported as full: longer than the period of a readiness
 probe."""
 
 GAVE_WAY = Refusal(Reason.TOO_MANY_CONNECTIONS, "all places are taken, and this connection gives way to a new one")
-NO_PLACE = Refusal(Reason.TOO_MANY_CONNECTIONS, "all places are taken by peers that need them: closing")
+NO_PLACE = at_limit("closing: all places are taken by peers that need them", "connections", Reason.TOO_MANY_CONNECTIONS)
 
 
 class Placed(Protocol):
@@ -67,7 +72,7 @@ class Placed(Protocol):
 
     @property
     def crowd(self) -> int:
-        """The number of virtual sessions that came the same way, for one that no connection carries now; else 0."""
+        """The number of virtual sessions of the same origin, if no connection carries this one now; otherwise 0."""
 
     @property
     def needed(self) -> bool:
@@ -82,7 +87,7 @@ class Placed(Protocol):
 
 class Pool:
     """The descriptors of the process for connections, shared by the tables that were made with it. ``size`` None is no
-    limit. Besides, there are ``closing`` for the closing connections of each table."""
+    limit. The closing connections of each table may use ``closing`` further ones."""
 
     def __init__(self, size: int | None = None, closing: int = CLOSING) -> None:
         self.size = size
@@ -234,9 +239,11 @@ class PlaceTable:
             self._hurry()
 
     def _hurry(self) -> None:
-        """Abort the oldest of too many closing connections."""
+        """Abort the oldest of too many closing connections, `ABORTS` at most."""
+        left = ABORTS
         for table in [self] if self._pool is None else self._pool.tables:
-            while len(table._closing) > table._most_closing:
+            while left and len(table._closing) > table._most_closing:
+                left -= 1
                 table._closing.popitem(last=False)[0].abort()
 
     def _free(self, placed: Placed) -> bool:

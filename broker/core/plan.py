@@ -101,7 +101,7 @@ class PlannedService:
 
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed for the bound of the hour that
     begins then, ``need`` for that of the horizon, of which ``add`` are missing, or ``free`` too many. From
-    ``short_at`` on there are too few, in seconds of the epoch; None if that is not foreseen. The bound behind
+    ``short_at`` on there are too few, in seconds since the epoch; None if that is not foreseen. The bound behind
     ``need`` would have been missed at ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses
     is at most ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is the path of its section or page in the
     report, relative to the file of the plan; empty if the plan names none. ``schedule`` has the providers that are
@@ -137,14 +137,14 @@ class PlannedService:
         return self.need if UNKNOWN in numbers else max(numbers)
 
     def days_until_short(self, now: float) -> float | None:
-        """Return the days from ``now``, in seconds of the epoch, until there are too few providers: 0 if there are
+        """Return the days from ``now``, in seconds since the epoch, until there are too few providers: 0 if there are
         too few already, None if that is not foreseen."""
         return None if self.short_at is None else max(0.0, (self.short_at - now) / DAY)
 
 
 @attrs.frozen
 class Plan:
-    """A capacity plan. ``made`` is its moment in seconds of the epoch; ``services`` are by name, the worst first."""
+    """A capacity plan. ``made`` is its moment in seconds since the epoch; ``services`` are by name, the worst first."""
 
     made: float
     services: Mapping[str, PlannedService]

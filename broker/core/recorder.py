@@ -12,7 +12,7 @@ Rules:
 - A provider or session that came and went before its first write is not written at all.
 - The first id of a start is derived from the clock, far above those of all earlier starts: so ids of a state that was
   restored from a copy, or lost, are not issued again. So is the next id if the store cannot be written.
-- An id is issued only below a mark that is in the store: after a kill, ids go on from the mark, also if the clock was
+- An id is issued only below a mark that is in the store: after a kill, ids go on from the mark, even if the clock was
   set back.
 - Providers from before the restart stay in the store until `Recorder.forget`.
 """
@@ -157,7 +157,7 @@ class Recorder:
     # ids
 
     def next_id(self) -> int:
-        """Return a provider id that was never used before, not before a restart either.
+        """Return a provider id that was never used before, nor before a restart.
 
         Blocks on the disk only if ids are used faster than a thread can reserve them. If the store cannot be written
         and its reserve is used up, ids are derived from the clock. Raises `Refusal` once the recorder stops.
@@ -317,7 +317,7 @@ class Recorder:
         return bool(self._rows or self._sessions)
 
     def _record(self) -> Failure | None:
-        """Write the entries that were marked first. Returns a failure, after which they are marked again."""
+        """Write the entries that have been marked longest. Returns a failure, after which they are marked again."""
         with self._lock:
             rows = dict(islice(self._rows.items(), FLUSH_ROWS))
             for id in rows:
@@ -349,7 +349,7 @@ class Recorder:
         return None
 
     def _finish(self) -> None:
-        """End: write the rest, and close the store, also if that fails."""
+        """End: write the rest, and close the store, even if that fails."""
         while self._due():
             failure = self._record()
             if failure is not None:

@@ -24,10 +24,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.errors import Reason, Refusal, Refusals
+from broker.core.errors import Reason, Refusal, Refusals, at_limit, no_right
 from broker.core.hostports import check_hostport
 from broker.core.interfaces import IRegistry, IWait, StoredMemory
-from broker.core.memory_budget import MemoryBudget
+from broker.core.memory_budget import MemoryBudget, ServicePayer
 from broker.core.model import (
     BAD_STATES,
     BROKER,
@@ -50,7 +50,6 @@ from broker.core.model import (
     checked_load,
 )
 from broker.core.registered_services import PANIC, Restored, ServiceGroup
-from broker.core.service_memory import ServicePayer
 from broker.core.watches import Notifier, Waits, Watches
 
 ID_DIGITS = 16
@@ -72,7 +71,7 @@ class ProviderEntry:
 
     __slots__ = (
         *("address", "broker", "details", "heard", "id", "label", "load", "owner", "payer", "services", "since"),
-        "wire",
+        *("rates", "reported", "wire"),
     )
 
     def __init__(
@@ -86,10 +85,20 @@ class ProviderEntry:
         self.address = address
         self.load = 0.0
         self.details: LoadDetails | None = None
+        self.reported: float | None = None
+        """Time of the last report with requests."""
+        self.rates: tuple[float, float] | None = None
+        """Requests and errors a second between the last two of these reports."""
         self.since = self.heard = heard
         self.services: list[Service] = []
         self.payer: ServicePayer | None = None
         """The memory of the services; None for those that are not counted."""
+
+    def count(self, requests: int, errors: int, now: float) -> None:
+        """Derive the rates from a report of the requests since the one before."""
+        if self.reported is not None and now > self.reported:
+            self.rates = requests / (now - self.reported), errors / (now - self.reported)
+        self.reported = now
 
     def value(self) -> Provider:
         services = tuple(self.services)
@@ -106,6 +115,10 @@ class ProviderEntry:
             self.broker,
             owner=self.owner,
         )
+
+
+AMENDABLE = ("info", "lasting", "interval", "zone", "tags", "meta")
+"""Fields of a service that may change while it stays registered."""
 
 
 @implementer(IRegistry)
@@ -200,6 +213,10 @@ class Registry:
         member = self._members.get(provider)
         return None if member is None else member.load
 
+    def rates_of(self, provider: int) -> tuple[float, float] | None:
+        member = self._members.get(provider)
+        return None if member is None else member.rates
+
     def holder(self, provider: int) -> str | None:
         member = self._members.get(provider)
         return None if member is None else member.broker
@@ -249,12 +266,11 @@ class Registry:
             try:
                 self.check(service, rights)
                 if len(added) >= room:
-                    raise Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
+                    text = f"a peer may offer {rights.services} services, and this is one more"
+                    raise at_limit(text, rights.key)
                 if len(added) >= room_in_all:
-                    raise Refusal(
-                        Reason.LIMIT,
-                        f"the broker has {self.most_services} services (broker.services), and accepts no more",
-                    )
+                    text = f"the broker has {self.most_services} services, and accepts no more"
+                    raise at_limit(text, "broker.services")
                 if payer is not None:
                     payer.take(service)
             except Refusal as refusal:
@@ -271,7 +287,7 @@ class Registry:
         if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
         if not rights.permits(name):
-            raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name!r} may not be offered here")
+            raise no_right("offer", name, "this peer")
         if not service.hostport:
             raise Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: no peer could connect to it")
         _check_texts(service)
@@ -306,9 +322,9 @@ class Registry:
             raise Refusal(Reason.PARAMETER, f"service {service.name!r} is not offered, and cannot be changed")
         old = own[place]
         # Never the object that was passed: it may be registered already, as another service of the same name.
-        new = attrs.evolve(old, info=service.info, lasting=service.lasting, interval=service.interval)
+        new = attrs.evolve(old, **{name: getattr(service, name) for name in AMENDABLE})
         if new != service:
-            raise Refusal(Reason.PARAMETER, f"service {service.name!r} can change its info, lasting and interval only")
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} can change its {', '.join(AMENDABLE)} only")
         _check_texts(service)
         member.heard = self._clock.seconds()
         if new != old:
@@ -424,6 +440,8 @@ class Registry:
         member.load = load
         member.details = details
         member.heard = self._clock.seconds()
+        if details is not None and details.requests is not None:
+            member.count(details.requests, details.errors or 0, member.heard)
         # No `Change` unless a watcher needs it: loads are by far the most frequent changes.
         change = self._watches.record_load(provider, member.label, load, details)
         if change is not None:

@@ -61,7 +61,7 @@ ORPHAN_PACE, ORPHAN_LEASE = 15.0, 30.0
 """Seconds in which real servers connect again, and those of the lease of a provider without its connection."""
 
 AGAIN = 2.0
-"""Seconds between two checks of one peer, and the longest time between two looks at a doubtful one."""
+"""Seconds between two checks of one peer, and the longest time between two checks of a doubtful one."""
 
 PROVED_FOR = 3_600.0
 """Seconds from the last message of a peer for which connections are signs of life, and ``ttls`` leases where these are

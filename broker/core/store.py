@@ -41,14 +41,17 @@ from broker.core.database import (
     without_sums,
 )
 from broker.core.disk import DiskReserve, is_full
+from broker.core.last_values import size_of
 from broker.core.model import (
     DESCRIPTIONS,
     MAX_NAMED,
     NOBODY,
     Auth,
     KnownSession,
+    LastValue,
     Owner,
     Provider,
+    PublishedHeaders,
     Service,
     Snapshot,
     Verified,
@@ -92,6 +95,12 @@ UPDATE session SET sum = checksum(
 );
 {DAMAGED_ROWS}
 """,
+    """
+CREATE TABLE last_value (
+    space TEXT, topic BLOB, described TEXT NOT NULL, tail BLOB NOT NULL, body BLOB NOT NULL, sum INTEGER,
+    PRIMARY KEY (space, topic)
+);
+""",
 )
 """Migrations: the tables of version 1, then the step to each further version."""
 
@@ -107,6 +116,9 @@ CLUSTER_SINCE = 3
 SUMS_SINCE = 4
 """First version with checksums."""
 
+VALUES_SINCE = 5
+"""First version with the table of last values."""
+
 _DESIGN = Design(DATABASE, STEPS, "Peers then register again, and launchers are switched as configured")
 
 _COLUMNS = {
@@ -115,6 +127,7 @@ _COLUMNS = {
     "launcher": "name, switched_on, sum",
     "session": "identity, key, address, ttl, version, topics, sum",
     "cluster": "identity, memory, sum",
+    "last_value": "space, topic, described, tail, body, sum",
 }
 
 MISMATCH = "does not match its checksum"
@@ -123,17 +136,21 @@ MISMATCH = "does not match its checksum"
 VERIFIED_ROWS = 500
 """Rows that one step of a verification reads: half a megabyte of usual providers."""
 
+VERIFIED_VALUES = 20
+"""Rows that one step of a verification of last values reads: each may have megabytes."""
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII only: a label may contain a lone surrogate, from an escape in a peer's JSON, which UTF-8 cannot encode and
 which would fail the write."""
 
 
 class Store:
-    """Store of the persistent state: provider ids, providers, sessions of subscribers, switches of launchers.
+    """Store of the persistent state: provider ids, providers, sessions of subscribers, switches of launchers, last
+    values of topics.
 
-    It is an SQLite database in ``directory``. ``now`` is the clock, in seconds of the epoch. Methods block on the disk,
-    and any thread may call them. Each write is one transaction, which is durable when its method returns: all of it, or
-    nothing, which raises `broker.core.database.StateError`.
+    It is an SQLite database in ``directory``. ``now`` is the clock, in seconds since the epoch. Methods block on the
+    disk, and any thread may call them. Each write is one transaction, which is durable when its method returns: all of
+    it, or nothing, which raises `broker.core.database.StateError`.
     """
 
     def __init__(self, directory: str, now: Callable[[], float] = time.time) -> None:
@@ -232,6 +249,19 @@ class Store:
 
         self._write(work)
 
+    def record_values(self, changes: Mapping[tuple[str, bytes], LastValue | None]) -> None:
+        """Store last values by the names of their namespace and topic, and with None delete them. Raises `StateFull`
+        rather than using the reserve of the disk."""
+        present = [summed(*_value_row(*key, value)) for key, value in changes.items() if value is not None]
+        gone = [key for key, value in changes.items() if value is None]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR REPLACE INTO last_value VALUES (?, ?, ?, ?, ?, ?)", present)
+            connection.executemany("DELETE FROM last_value WHERE space = ? AND topic = ?", gone)
+
+        grown = sum(value.size for value in changes.values() if value is not None)
+        self._write(work, grown if present else None)
+
     def found(self) -> list[Damage]:
         """Return the findings of damage since the last call."""
         found, self._found = self._found, []
@@ -263,11 +293,11 @@ class Store:
 
     # internal
 
-    def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
+    def _write(self, work: Callable[[sqlite3.Connection], object], grows: int | None = None) -> None:
         if self._lock is None and not self._database.is_open:
             with contextlib.suppress(StateFull):
                 self._hold()
-        self._database.write(work)
+        self._database.write(work, grows)
 
     @blocking
     def _hold(self) -> None:
@@ -348,9 +378,10 @@ class Store:
         launchers = dict(rows("launcher", lambda name, on: (str(name), bool(on))))
         sessions = rows("session", _session) if version >= SESSIONS_SINCE else ()
         cluster = dict(rows("cluster", lambda *row: row)) if version >= CLUSTER_SINCE else {}
+        values = dict(rows("last_value", _last_value)) if version >= VALUES_SINCE else {}
         # Without its row the counter begins at 1: the recorder issues ids that are far above, by the clock.
         next_provider = max([*counters, *(provider.id + 1 for provider in providers)], default=1)
-        return Snapshot(next_provider, providers, launchers, tuple(sessions), cluster), damaged
+        return Snapshot(next_provider, providers, launchers, tuple(sessions), cluster, values), damaged
 
     def _release(self) -> None:
         self._database.close()
@@ -368,7 +399,8 @@ def _raise_counter(connection: sqlite3.Connection, next_provider: int) -> None:
 def _piece(table: str, last: int, connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
     """Return the next rows of a table, each behind its rowid."""
     select = f"SELECT rowid, {_COLUMNS[table]} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
-    return connection.execute(select, (last, VERIFIED_ROWS)).fetchall()
+    limit = VERIFIED_VALUES if table == "last_value" else VERIFIED_ROWS
+    return connection.execute(select, (last, limit)).fetchall()
 
 
 def _describe(provider: Provider) -> dict[str, Any]:
@@ -422,8 +454,7 @@ def _provider(id: int, value: Any) -> Provider:
 
 
 def _descriptions(value: Any) -> dict[str, Any]:
-    # Rows of older versions lack those that came later.
-    return {name: description(name, value.get(name)) for name in DESCRIPTIONS}
+    return {name: description(name, value[name]) for name in DESCRIPTIONS if name in value}
 
 
 def _owner(value: Any) -> Owner:
@@ -464,7 +495,39 @@ def _session(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topi
         raise TypeError
     if not (isinstance(ttl, float) and isfinite(ttl) and ttl >= 0 and isinstance(version, bytes | None)):
         raise TypeError
-    names = json.loads(topics)
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+    return KnownSession(identity, key, address, ttl, version, tuple(_bytes_of(json.loads(topics))))
+
+
+def _bytes_of(names: Any) -> Iterator[bytes]:
+    """Decode an array in JSON in which each character represents one byte."""
+    if not isinstance(names, list):
         raise TypeError
-    return KnownSession(identity, key, address, ttl, version, tuple(name.encode("latin-1") for name in names))
+    for name in names:
+        yield _text(name).encode("latin-1")
+
+
+def _value_row(space: str, topic: bytes, value: LastValue) -> tuple[Any, ...]:
+    described = {
+        "headers": [header.decode("latin-1") for header in value.headers],
+        "pieces": [len(piece) for piece in value.body],
+        "stamp": value.stamp,
+        "payer": value.payer,
+        "retained": value.retained,
+    }
+    return space, topic, _encode(described), value.headers.tail, b"".join(value.body)
+
+
+def _last_value(space: Any, topic: Any, described: Any, tail: Any, body: Any) -> tuple[tuple[str, bytes], LastValue]:
+    """Decode a row. Raises a built-in exception for one that this module did not write."""
+    if not (isinstance(space, str) and all(isinstance(each, bytes) for each in (topic, tail, body))):
+        raise TypeError
+    known, pieces, begin = json.loads(described), [], 0
+    for length in known["pieces"]:
+        pieces.append(body[begin : begin + length])
+        begin += length
+    if begin != len(body):
+        raise ValueError
+    headers = PublishedHeaders(_bytes_of(known["headers"]))
+    headers.tail, headers.retain, headers.payer = tail, _flag(known["retained"]), _text(known["payer"])
+    size = size_of(topic, headers, len(body), len(pieces))
+    return (space, topic), LastValue(headers, tuple(pieces), float(known["stamp"]), headers.payer, headers.retain, size)

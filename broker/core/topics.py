@@ -8,6 +8,8 @@ Rules:
   present one has reached all outlets.
 - Copy-on-write: an entry is never modified during its delivery. The first change puts a copy into the table, which
   takes all further changes, so that publishing copies nothing and a delivery costs at most one copy.
+- The newest message of a topic may be kept for later subscribers, also without present ones: see
+  `broker.core.last_values`.
 - Other brokers are subscribers of one outlet, the *remote* one. It gets the messages that are published here, and none
   that came from another broker: so a message travels one hop. Its callback has the topics that have own
   subscribers.
@@ -18,7 +20,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import attrs
 from twisted.logger import Logger
@@ -26,8 +28,9 @@ from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, Outlet, StoredMemory
+from broker.core.last_values import LastValues, LastValuesBounds, size_of
 from broker.core.memory_budget import MemoryBudget
-from broker.core.model import TopicInfo, is_own
+from broker.core.model import LastValue, PublishedHeaders, TopicInfo, is_own
 
 
 @attrs.frozen
@@ -41,6 +44,9 @@ class TopicsBounds:
     name_bytes: int = 64 * 1024 * 1024
     """Limit of the names of all topics together, in bytes: 67 for each subscription, if all topics are different. Real
     names have fewer than 100, and most are shared by all nodes."""
+
+    last: LastValuesBounds = attrs.field(factory=LastValuesBounds)
+    """Bounds of the last values."""
 
 
 _BOUNDS = TopicsBounds()
@@ -75,17 +81,28 @@ class Topics:
 
     log = Logger()
 
-    def __init__(self, bounds: TopicsBounds = _BOUNDS, memory: StoredMemory | None = None) -> None:
+    def __init__(
+        self,
+        bounds: TopicsBounds = _BOUNDS,
+        memory: StoredMemory | None = None,
+        last_values: LastValues | None = None,
+        space: str = "",
+    ) -> None:
         self._bounds = bounds
         self._memory = memory or MemoryBudget()
+        self.last_values = LastValues(self._memory, bounds.last) if last_values is None else last_values
+        self._space = space
         self.subscriptions = 0
         self._entries: dict[bytes, _Entry] = {}
         self._name_bytes = 0
         self._own: dict[bytes, Callable[[bool], None]] = {}
         self._delivering: _Entry | None = None
         self._changed = False
-        self._queue: deque[tuple[bytes, Sequence[bytes], Sequence[bytes], Outlet | None]] = deque()
+        self._queue: deque[tuple[bytes, Sequence[bytes], Sequence[bytes], Outlet | None, str, str]] = deque()
         self._remote: Outlet | None = None
+        self.observer: Callable[[str, bytes, Sequence[bytes], Sequence[bytes]], None] | None = None
+        """Called with the wire, topic, headers and body of each message that is published at this broker."""
+        self.every: Callable[[bytes, Sequence[bytes], Sequence[bytes]], None] | None = None
         self._interest: Callable[[bytes, bool], None] = _nobody
 
     # subscribing
@@ -160,45 +177,76 @@ class Topics:
     # publishing
 
     def publish(
-        self, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes], source: Outlet | None = None
+        self,
+        topic: bytes,
+        headers: Sequence[bytes],
+        body: Sequence[bytes],
+        source: Outlet | None = None,
+        wire: str = "",
+        payer: str = "",
     ) -> int:
-        entry = self._entries.get(topic)
         if self._delivering is not None:
-            self._queue.append((topic, headers, body, source))
-            return 0 if entry is None else len(entry)
-        if entry is None:
-            return 0
-        count = self._deliver(entry, headers, body, source)
-        # A loop over a queue, and no recursion: outlets that answer each other's messages would nest without bound.
-        queue = self._queue
-        while queue:
-            topic, headers, body, source = queue.popleft()
+            self._queue.append((topic, headers, body, source, wire, payer))
             entry = self._entries.get(topic)
-            if entry is not None:
-                self._deliver(entry, headers, body, source)
+            return 0 if entry is None else len(entry)
+        count = self._deliver(topic, headers, body, source, wire, payer)
+        # A loop over a queue, and no recursion: outlets that answer each other's messages would nest without bound.
+        while self._queue:
+            self._deliver(*self._queue.popleft())
         return count
 
-    def _deliver(self, entry: _Entry, headers: Sequence[bytes], body: Sequence[bytes], source: Outlet | None) -> int:
-        """Deliver a message to all outlets but its source. Returns the number of subscribers it was handed over for."""
-        entry.published += 1
-        self._delivering = entry
-        self._changed = False
+    def last(self, topic: bytes) -> LastValue | None:
+        return self.last_values.get((self._space, topic))
+
+    def space(self, name: str) -> Topics:
+        return Topics(self._bounds, self._memory, self.last_values, name)
+
+    def counts(self) -> Mapping[str, int]:
+        last = self.last_values
+        return {"retained": len(last), "retained-bytes": last.bytes, "evicted": last.evicted}
+
+    def may_retain(self, topic: bytes, headers: PublishedHeaders, body: int) -> bool:
+        return self.last_values.fits((self._space, topic), size_of(topic, headers, body), headers.payer)
+
+    def _deliver(
+        self,
+        topic: bytes,
+        headers: Sequence[bytes],
+        body: Sequence[bytes],
+        source: Outlet | None,
+        wire: str,
+        payer: str,
+    ) -> int:
+        """Deliver a message to all outlets but its source. Returns the number of subscribers that it reaches."""
         count = 0
-        subscribers: Collection[Hashable]
-        for outlet, subscribers in entry.outlets.items():
-            if outlet is source:
-                continue
-            if self._changed:
-                subscribers = self._remaining(entry.name, outlet, subscribers)
-                if not subscribers:
+        entry = self._entries.get(topic)
+        if entry is not None:
+            entry.published += 1
+            self._delivering = entry
+            self._changed = False
+            subscribers: Collection[Hashable]
+            for outlet, subscribers in entry.outlets.items():
+                if outlet is source:
                     continue
-            count += len(subscribers)
-            try:
-                outlet.deliver(subscribers, entry.name, headers, body)
-            except Exception:
-                # Log the type only: the message itself may contain a secret.
-                self.log.failure("a {outlet} failed to deliver a message", outlet=type(outlet).__name__)
-        self._delivering = None
+                if self._changed:
+                    subscribers = self._remaining(topic, outlet, subscribers)
+                    if not subscribers:
+                        continue
+                count += len(subscribers)
+                try:
+                    outlet.deliver(subscribers, entry.name, headers, body)
+                except Exception:
+                    # Log the type only: the message itself may contain a secret.
+                    self.log.failure("a {outlet} failed to deliver a message", outlet=type(outlet).__name__)
+            self._delivering = None
+        if self.observer is not None and source is None:
+            self.observer(wire, topic, headers, body)
+        if self.every is not None:
+            self.every(topic, headers, body)
+        # After the delivery, which first sends the former value to subscribers that it is owed to.
+        retained = isinstance(headers, PublishedHeaders) and headers.retain
+        if (retained or self.last_values.every) and not is_own(topic):
+            self.last_values.publish((self._space, topic), headers, body, payer)
         return count
 
     def _remaining(self, topic: bytes, outlet: Outlet, subscribers: Collection[Hashable]) -> Collection[Hashable]:

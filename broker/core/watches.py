@@ -28,7 +28,7 @@ from zope.interface import implementer
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, LoadDetails, Service
-from broker.wall_clock import wall
+from broker.wall_clock import wall_of
 
 
 class Listener(Protocol):
@@ -224,7 +224,7 @@ class Watches:
 
     def __init__(self, notifier: Notifier, clock: IReactorTime) -> None:
         self.revision = 0
-        self._seconds = partial(wall, clock)
+        self._seconds = wall_of(clock)
         self._notifier = notifier
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and rarely changed. Tuples: a queued notification keeps the watchers of its time."""

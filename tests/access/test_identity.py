@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.access.identity import LOCAL, host_of, is_local, network_of, owner_of, same_host
+from broker.access.identity import LOCAL, host_of, is_local, network_of, owner_of, plain, same_host
 
 HERE = [
     "127.0.0.1",
@@ -59,6 +59,20 @@ def test_all_addresses_of_this_machine_are_one_host(address: str) -> None:
 def test_an_address_has_one_host_and_one_network(address: str, host: str, network: str) -> None:
     assert (host_of(address), network_of(address)) == (host, network)
     assert is_local(address) == (host == LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("::1", "::1"),
+        ("uid 1000 here", "uid 1000 here"),
+        ("name.example.org", "name.example.org"),
+    ],
+)
+def test_a_mapped_address_is_shown_as_the_address_that_it_stands_for(address: str, shown: str) -> None:
+    assert plain(address) == shown
 
 
 def test_hosts_of_other_machines_are_told_apart_by_address() -> None:

@@ -132,19 +132,15 @@ def test_a_token_a_certificate_and_a_key_authenticate_their_user(rig: Rig) -> No
     assert certificate is not None
     assert (certificate.name, certificate.method) == ("ann", Method.CERTIFICATE)
     assert rig.access.by_certificate(("ann",), HERE) is None
-    key = rig.access.by_key(KEY, HERE)
-    assert key is not None
-    assert rig.access.stands(key)
-    assert rig.access.by_key("x" * 40, HERE) is None
+    assert rig.access.keys == {KEY: "ann"}
 
 
-def test_a_token_a_certificate_and_a_key_are_never_refused_for_guesses(rig: Rig) -> None:
+def test_a_token_and_a_certificate_are_never_refused_for_guesses(rig: Rig) -> None:
     for _ in range(100):
         assert refused_token(rig, TOKEN[:-1] + "!").reason is Reason.WRONG_CREDENTIALS
         rig.login("ann", "x")
     assert rig.access.by_token(TOKEN, HERE).name == "ann"
     assert rig.access.by_certificate(("ann.example",), HERE) is not None
-    assert rig.access.by_key(KEY, HERE) is not None
     assert reason(rig.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
 
 
@@ -334,16 +330,16 @@ def test_a_token_expires_and_all_sessions_are_told_at_once(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "stands"),
     [
-        (ANN.text(), BOB.text(), {"token", "certificate", "curve"}),
-        ('certificates = ["Ann.example"]', "", {"password", "token", "curve"}),
+        (ANN.text(), BOB.text(), {"token", "certificate"}),
+        ('certificates = ["Ann.example"]', "", {"password", "token"}),
         (f'keys = ["{KEY}"]', "", {"password", "token", "certificate"}),
-        ('label = "ci"', 'label = "other"', {"password", "token", "certificate", "curve"}),
+        ('label = "ci"', 'label = "other"', {"password", "token", "certificate"}),
         ('name = "ann"', 'name = "anna"', set()),
     ],
 )
 def test_a_principal_stands_as_long_as_its_credential(rig: Rig, old: str, new: str, stands: set[str]) -> None:
     found = [rig.login("ann", "pencil")[0], rig.access.by_token(TOKEN, HERE)]
-    found += [rig.access.by_certificate(("ann.example",), HERE), rig.access.by_key(KEY, HERE)]
+    found.append(rig.access.by_certificate(("ann.example",), HERE))
     text = FILE.replace(old, new, 1)
     rig.change(text)
     assert {each.method.value for each in found if rig.access.stands(each)} == stands

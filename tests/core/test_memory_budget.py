@@ -80,6 +80,7 @@ def test_over_the_limit_of_an_address_the_message_that_began_first_goes(memory: 
 def test_over_the_limit_of_all_a_message_of_the_address_that_holds_most_goes(memory: MemoryBudget) -> None:
     small = Holding(memory, "192.0.2.1")
     small.hold(5_000)
+    memory.store("192.0.2.4", 2 * BY_ADDRESS)  # what is stored cannot go
     others = fill(memory)
     newcomer = Holding(memory, "192.0.2.3")
     newcomer.hold(SHORT + 1)
@@ -97,6 +98,15 @@ def test_peers_that_have_not_authenticated_go_first(memory: MemoryBudget) -> Non
     others = fill(memory)
     Holding(memory, "192.0.2.3", True).hold(SHORT + 1)
     assert evicted(known, elsewhere, others[0]) == [False, False, True]
+
+
+def test_among_strangers_the_share_that_holds_most_goes_first(memory: MemoryBudget) -> None:
+    known, writer, reader = Holding(memory, trusted=True), Holding(memory), Holding(memory)
+    for size in (10_000, 11_000, 12_000):
+        reader.hold(size, share=Share.OUTPUT)
+    writer.hold(30_000)
+    known.hold(BY_ADDRESS - 40_000)
+    assert evicted(known, writer, reader) == [False, True, False]
 
 
 def test_among_authenticated_peers_the_slowest_reader_goes_first(memory: MemoryBudget) -> None:

@@ -428,7 +428,7 @@ def test_names_that_may_not_be_offered_are_left_out_and_the_rest_counts() -> Non
     names = ["context-user", "director-provider", "workshop-service-1", "workshop-service-12", "Context-user"]
     refused = refusals(registry, [Service(name, "h:1", id) for name in names], rights)
     assert [service.name for service in registry.services()] == ["context-user", "workshop-service-1"]
-    assert [refusal.reason for refusal in refused] == [Reason.NAME_NOT_ALLOWED] * 3
+    assert [refusal.reason for refusal in refused] == [Reason.FORBIDDEN] * 3
     assert "director-provider" in refused[0].text
 
 
@@ -437,7 +437,7 @@ def test_the_brokers_own_names_are_never_given_away(offered: tuple[str, ...]) ->
     registry = make()
     id = join(registry)
     [refusal] = refusals(registry, [Service("elkobroker.x", "h:1", id)], Rights(offer=offered))
-    assert refusal.reason is Reason.NAME_NOT_ALLOWED
+    assert refusal.reason is Reason.FORBIDDEN
     assert list(registry.services()) == []
 
 
@@ -445,14 +445,14 @@ def test_no_patterns_allow_no_names() -> None:
     registry = make()
     id = join(registry)
     [refusal] = refusals(registry, [Service("bank", "h:1", id)], Rights(offer=()))
-    assert refusal.reason is Reason.NAME_NOT_ALLOWED
+    assert refusal.reason is Reason.FORBIDDEN
 
 
 def test_a_pattern_matches_the_whole_name_even_with_newlines() -> None:
     registry = make()
     id = join(registry)
     refused = refusals(registry, [Service("bank\nx", "h:1", id), Service("bank\n", "h:1", id)], Rights(offer=("bank",)))
-    assert [refusal.reason for refusal in refused] == [Reason.NAME_NOT_ALLOWED] * 2
+    assert [refusal.reason for refusal in refused] == [Reason.FORBIDDEN] * 2
 
 
 @pytest.mark.parametrize(

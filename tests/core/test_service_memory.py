@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from itertools import count
+from typing import Any
 
 import attrs
 import pytest
@@ -13,11 +14,18 @@ from broker.core.cluster.cluster_interfaces import Registration, key_of
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import SERVICES_PART
-from broker.core.memory_budget import SHORT, MemoryBudget, MemoryLimits, Share
+from broker.core.memory_budget import (
+    SERVICE_BYTES,
+    SHORT,
+    TEXT_COPIES,
+    MemoryBudget,
+    MemoryLimits,
+    Share,
+    service_bytes,
+)
 from broker.core.model import INFO_COPIES, NOBODY, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.service_memory import SERVICE_BYTES, service_bytes
 
 HOST = "192.0.2.1"
 FREE = Rights(services=1_000_000)
@@ -105,6 +113,13 @@ def test_an_info_counts_when_it_is_amended(farm: Farm) -> None:
     assert farm.registry.services_of(provider)[0].info == "x" * 1_000
     farm.registry.amend(service)
     assert farm.stored == 0
+    farm.memory.store(HOST, farm.memory.limits.address)
+    farm.registry.amend(attrs.evolve(service, info="no more than is free of charge"))
+
+
+@pytest.mark.parametrize("more", [{"label": "x" * 9}, {"tags": ("x" * 4, "x" * 5)}, {"meta": {"x": "x" * 8}}])
+def test_each_text_of_a_service_counts(more: dict[str, Any]) -> None:
+    assert service_bytes(Service("bank", "h:1", 1, **more)) == SERVICE_BYTES + TEXT_COPIES * (len("bankh:1") + 9)
 
 
 def test_a_superseded_service_counts_until_it_is_withdrawn() -> None:
@@ -125,7 +140,7 @@ def test_a_superseded_service_counts_until_it_is_withdrawn() -> None:
 
 def test_refused_services_are_no_garbage(farm: Farm) -> None:
     provider = farm.join()
-    gc.collect()
+    gc.freeze()  # the collection sees only the objects of this test
     gc.disable()
     try:
         assert len(farm.offer(provider, *(f"bank{number}" for number in range(50)))) == 46

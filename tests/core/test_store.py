@@ -21,7 +21,8 @@ from zope.interface.verify import verifyObject
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
 from broker.core.disk import RESERVE
-from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
+from broker.core.last_values import size_of
+from broker.core.model import Auth, KnownSession, LastValue, Provider, PublishedHeaders, Service, Snapshot
 from broker.core.queues.queue_interfaces import IQueueStore
 from broker.core.queues.sqlite_store import QueueStore
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
@@ -101,6 +102,30 @@ def test_all_of_a_session_comes_back(store: Store, directory: Path) -> None:
     changed = attrs.evolve(SESSIONS[1], ttl=0.5)
     store.record([], [], 8, [changed], [SESSIONS[0].identity, b"never there"])
     assert reopened(store, directory).sessions == (changed,)
+
+
+def test_all_of_a_last_value_comes_back(store: Store, directory: Path) -> None:
+    headers = PublishedHeaders((b"X-Unit", b"\xff\0"))
+    headers.tail, headers.retain, headers.payer = b"\x00\x01", True, "192.0.2.7"
+    retained = LastValue(headers, (b"one", b"", b"\xfe"), 1234.5, "192.0.2.7", True, size_of(b"t\xff", headers, 4, 3))
+    plain = LastValue(PublishedHeaders(), (), 7.0, "", False, size_of(b"", PublishedHeaders(), 0, 0))
+    store.record_values({("", b"t\xff"): retained, ("test-env", b""): plain, ("", b"never there"): None})
+    known = reopened(store, directory).last_values
+    assert known == {("", b"t\xff"): retained, ("test-env", b""): plain}
+    found = known["", b"t\xff"].headers
+    assert (found.tail, found.retain, found.payer) == (b"\x00\x01", True, "192.0.2.7")
+    store.record_values({("", b"t\xff"): attrs.evolve(retained, stamp=2.0), ("test-env", b""): None})
+    assert reopened(store, directory).last_values == {("", b"t\xff"): attrs.evolve(retained, stamp=2.0)}
+
+
+def test_last_values_use_no_reserve_of_the_disk(store: Store, directory: Path) -> None:
+    value = LastValue(PublishedHeaders(), (b"x" * 100_000,), 1.0, "", False, 100_000)
+    with no_room():
+        with pytest.raises(StateFull):
+            store.record_values({("", b"t"): value})
+        assert (directory / RESERVE).exists()
+    store.record_values({("", b"t"): value})
+    assert list(reopened(store, directory).last_values) == [("", b"t")]
 
 
 @pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])

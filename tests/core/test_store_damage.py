@@ -13,9 +13,9 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.core.damage import left_aside
+from broker.core.damage import checksum, left_aside
 from broker.core.database import StateDamaged, StateFull, StateUnusable
-from broker.core.model import KnownSession, Provider, Service, Snapshot, Verified
+from broker.core.model import KnownSession, LastValue, Provider, PublishedHeaders, Service, Snapshot, Verified
 from broker.core.store import DATABASE, SCHEMA, STEPS, Store
 from tests.core.test_store import SESSIONS
 from tests.full_disk import no_room
@@ -26,6 +26,9 @@ NOW = 1_764_000_000.0
 ASIDE = f"{DATABASE}.damaged-20251124T160000Z"
 
 PROVIDER = Provider(7, "one", "elko", "h:9", 0.25, 1234.5, (Service("bank", "h:1", 7, info="caf\u00e9", lasting=True),))
+
+
+VALUE = LastValue(PublishedHeaders((b"X-Unit", b"m")), (b"sun",), 1234.5, "", False, 1_186)
 
 
 @pytest.fixture
@@ -48,12 +51,14 @@ def filled(directory: Path, *statements: str, providers: int = 3) -> None:
     store.switch("gate", True)
     store.switch("bank", False)
     store.remember_cluster("farm/a", "first")
+    store.record_values({("", b"t"): VALUE})
     store.close(501)
     changed(directory, *statements)
 
 
 def changed(directory: Path, *statements: str) -> None:
     with closing(sqlite3.connect(directory / DATABASE)) as database, database:
+        database.create_function("checksum", -1, checksum, deterministic=True)
         for statement in statements:
             database.execute(statement)
 
@@ -72,7 +77,7 @@ def old(directory: Path, version: int) -> None:
     service = {"name": "bank", "hostport": "h:1", "protocol": "tcp", "label": None, "auth": None}
     row = {"label": "old", "wire": "elko", "address": "h:9", "load": 0.5, "heard": 1.0, "services": [service]}
     with closing(sqlite3.connect(directory / DATABASE)) as database:
-        database.executescript("".join(STEPS[:version]))
+        database.executescript("".join(STEPS[: min(version, 3)]))
         database.execute("UPDATE counter SET next_provider = 9")
         database.execute("INSERT INTO provider VALUES (3, ?)", (json.dumps(row),))
         database.execute("INSERT INTO launcher VALUES ('gate', 1)")
@@ -80,6 +85,9 @@ def old(directory: Path, version: int) -> None:
             database.execute("INSERT INTO session VALUES (?, 'k', 'h', 30.0, NULL, ?)", (b"node", '["t"]'))
         if version >= 3:
             database.execute("INSERT INTO cluster VALUES ('farm/a', 'first')")
+        database.commit()
+        database.create_function("checksum", -1, checksum, deterministic=True)
+        database.executescript("".join(STEPS[3:version]))
         database.execute(f"PRAGMA user_version = {version}")
         database.commit()
 
@@ -142,6 +150,14 @@ def test_on_a_full_disk_a_database_of_an_older_version_is_read_as_it_is(
         ("UPDATE launcher SET switched_on = 1 WHERE name = 'bank'", "launcher"),
         ("UPDATE launcher SET name = 'bang' WHERE name = 'bank'", "launcher"),
         ("UPDATE cluster SET memory = 'second'", "cluster"),
+        ("UPDATE last_value SET body = x'00'", "last_value"),
+        ("UPDATE last_value SET space = x'00'", "last_value"),
+        ("UPDATE last_value SET described = '{}'", "last_value"),
+        (
+            "UPDATE last_value SET body = zeroblob(5), "
+            "sum = checksum(CAST(space AS BLOB), topic, CAST(described AS BLOB), tail, zeroblob(5))",
+            "last_value",
+        ),
         ("UPDATE counter SET next_provider = 500", "counter"),
         ("UPDATE counter SET next_provider = 'many'", "counter"),
     ],
@@ -158,6 +174,7 @@ def test_a_row_that_was_changed_is_set_aside_and_the_others_are_used(
         "session": {"sessions": SESSIONS[1:]},
         "launcher": {"launchers_on": {"gate": True}},
         "cluster": {"cluster": {}},
+        "last_value": {"last_values": {}},
         "counter": {"next_provider": 4},
     }
     assert store.open() == attrs.evolve(whole, **less[source])
@@ -193,7 +210,7 @@ def test_a_provider_of_an_older_version_that_cannot_be_understood_is_set_aside(
 def test_verification_finds_changed_rows_of_a_running_broker_and_changes_nothing(directory: Path, store: Store) -> None:
     filled(directory, providers=1_200)
     store.open()
-    assert sum(each.rows for each in store.verify()) == 1 + 1_200 + 2 + 2 + 1
+    assert sum(each.rows for each in store.verify()) == 1 + 1_200 + 2 + 2 + 1 + 1
     changed(directory, "UPDATE provider SET described = '' WHERE id IN (3, 1100)", "UPDATE cluster SET memory = ''")
     pieces = list(store.verify())
     assert [name for each in pieces for name in each.named] == [

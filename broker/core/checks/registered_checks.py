@@ -112,8 +112,8 @@ BEGIN_AFTER = 1.0
 a client stays that connects, offers a service and disconnects."""
 
 AT_ONCE = 500
-"""Services of which one turn of the reactor looks at so many, or at all of one provider more: some 5 ms. A farm that
-reconnects has thousands, and after a change of the rules it is all of them."""
+"""Services at which one turn of the reactor looks: some 5 ms. A farm that reconnects has thousands, and after a change
+of the rules it is all of them."""
 
 
 class _CheckedService:
@@ -134,7 +134,7 @@ class _CheckedService:
 
 
 class RegisteredChecks:
-    """The checked services. Follows the changes of the registry. ``begin_after`` is in seconds; see `BEGIN_AFTER`."""
+    """Checks of the registered services, kept current with the registry. ``begin_after``: see `BEGIN_AFTER`."""
 
     def __init__(
         self,
@@ -149,8 +149,9 @@ class RegisteredChecks:
         self._clock = clock
         self._begin_after = begin_after
         # Taken from the front: a plain dict skips all that was taken before, each time.
-        self._due: OrderedDict[int, None] = OrderedDict()
-        """Providers with services that are not supervised yet, or not by the present rules, and some that have left."""
+        self._due: OrderedDict[int, int] = OrderedDict()
+        """Providers with services that are not supervised yet, or not by the present rules, and some that have left.
+        Each has the number of its services, from the first one, that are."""
         self._looking: IDelayedCall | None = None
         self._providers: dict[int, dict[int, _CheckedService]] = {}
         """By provider and the `id` of the service, which is kept alive by the entry."""
@@ -165,7 +166,7 @@ class RegisteredChecks:
     def use(self, settings: CheckSettings) -> None:
         """Apply other settings: to the first services at once, to all others in the next turns."""
         self._schedule.use(settings)
-        self._due.update(dict.fromkeys(self._registry.ids()))
+        self._due.update(dict.fromkeys(self._registry.ids(), 0))
         if self._looking is not None:
             self._looking.cancel()
         self._look()
@@ -185,10 +186,12 @@ class RegisteredChecks:
 
     def _changed(self, change: Change) -> None:
         if change.kind is Kind.OFFERED:
-            self._due[change.provider] = None
+            self._due.setdefault(change.provider, 0)
             if self._looking is None:
                 self._looking = self._clock.callLater(self._begin_after, self._look)
         elif change.kind is Kind.WITHDRAWN:
+            if change.provider in self._due:
+                self._due[change.provider] = 0  # the others have moved up
             if change.provider in self._providers:
                 self._drop(change.provider, id(change.subject))
         else:
@@ -199,15 +202,20 @@ class RegisteredChecks:
         """Supervise the next services that are due, as far as they are still offered, by the present rules."""
         left = AT_ONCE
         while self._due and left > 0:
-            number, _ = self._due.popitem(last=False)
+            number, done = self._due.popitem(last=False)
             provider = self._registry.provider(number)
             left -= 1
             if provider is None or provider.broker:
                 continue
             checked = self._providers.get(number, {})
-            left -= len(provider.services)
+            services = provider.services[done : done + left]
+            left -= len(services)
+            done += len(services)
+            if done < len(provider.services):
+                self._due[number] = done
+                self._due.move_to_end(number, last=False)
             local = is_local(provider.address)
-            for service in provider.services:
+            for service in services:
                 subject = checked.get(id(service))
                 before = None if subject is None or subject.target is None else subject.target.question
                 question = self._question(service, provider.wire, local)

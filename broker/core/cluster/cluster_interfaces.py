@@ -65,12 +65,10 @@ class QueueClaim:
     lasting: bool = False
 
 
-class IMembers(Interface):
-    """Members of the cluster, this broker included. All methods are for the reactor thread."""
+class INeighbours(Interface):
+    """This broker and those that it has links to. All methods are for the reactor thread."""
 
     name: str = Attribute("Name of this broker; empty in single mode.")
-
-    clustered: bool = Attribute("False in single mode.")
 
     def members() -> Sequence[Member]:
         """Return all members, this broker included, in the order of their names; none in single mode."""
@@ -80,6 +78,12 @@ class IMembers(Interface):
 
     def watch_members(changed: Callable[[str, Member | None], None]) -> IWait:
         """Call ``changed`` with the name and the new value of each member that changes, None if it is gone."""
+
+
+class IMembers(INeighbours):
+    """Members of the cluster, this broker included."""
+
+    clustered: bool = Attribute("False in single mode.")
 
     def health() -> Sequence[MemberHealth]:
         """Return the state of all members for operators."""
@@ -96,7 +100,7 @@ class IMembers(Interface):
         with the token ``after``; fails likewise, and with INVALID for a text that is no token."""
 
     def obstacles() -> Sequence[NotReady]:
-        """Return the reasons for which this broker is not ready: it knows nothing of the other brokers."""
+        """Return the reasons for which this broker is not ready, such as missing data of the other brokers."""
 
     def degradations() -> Sequence[NotReady]:
         """Return the reasons for which this broker is degraded, such as an etcd that cannot be reached."""
@@ -179,7 +183,7 @@ def key_of(wire: str, service: Service, owner: Owner) -> Key:
     """Return the key of a registration.
 
     Its place is the host:port of the service; or, for an ``owner`` with an entry, that entry, whatever the protocol:
-    then the wire knows the service by it, and its endpoint may change.
+    the wire identifies the service by that entry, so its endpoint may change.
     """
     if owner.entry:
         return wire, _text(service.name), "", _text(owner.entry)
@@ -254,10 +258,7 @@ class IMirror(Interface):
         """Return the registrations of this broker from before its start that have not come back."""
 
     def own(key: Key) -> Registration | None:
-        """Return the own registration at a key: of several, that of the latest act."""
-
-    def own_keys() -> Sequence[Key]:
-        """Return the keys of all own registrations."""
+        """Return this broker's registration at a key; if there are several, the one changed last."""
 
     def own_sizes() -> tuple[int, int]:
         """Return the numbers of own providers and of their services."""

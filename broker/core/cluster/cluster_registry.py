@@ -330,10 +330,6 @@ class ClusterRegistry(Registry):
         items = self._own.get(key)
         return self._registration(items[-1]) if items else None
 
-    def own_keys(self) -> Sequence[Key]:
-        """See `IMirror`."""
-        return tuple(self._own)
-
     def own_sizes(self) -> tuple[int, int]:
         """See `IMirror`."""
         own = [len(each.items) for each in self._holdings.values() if each.own]

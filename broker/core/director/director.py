@@ -57,7 +57,7 @@ from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
 from broker.core.director.returning import Returning
 from broker.core.director.server_link import ServerLink
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import InThread
 from broker.core.watches import Notifier
 from broker.wall_clock import wall
@@ -299,7 +299,8 @@ class Director:
 
     def _check_room(self, links: int) -> None:
         if links >= self._max_links:
-            raise Refusal(Reason.LIMIT, f"the director has {self._max_links} connections of servers, and takes no more")
+            text = f"the director has {self._max_links} connections of servers, and takes no more"
+            raise at_limit(text, "director.providers")
 
     def _named(self, provider: str) -> list[Server]:
         return [server for server in self._farm.servers if provider == ALL or server.matches(provider)]

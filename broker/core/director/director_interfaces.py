@@ -256,7 +256,7 @@ class IContextServer(Interface):
     """
 
     def judged(policy: Policy) -> None:
-        """Set the place of the server in choices, by the health check of this link: SHOW unless it fails.
+        """Set the rank of the server among candidates, by the health check of this link: SHOW unless it fails.
 
         The newest link of a server counts. No-op after `leave`.
         """
@@ -339,7 +339,7 @@ class IDirector(Interface):
         """
 
     def watch_user(watcher: PlaceWatcher, user: str) -> UserPlace:
-        """The same for a user."""
+        """As `watch_context`, for a user."""
 
     def unwatch_context(watcher: PlaceWatcher, context: str) -> None:
         """Undo one `watch_context`. No-op if the context is not watched."""

@@ -75,7 +75,7 @@ def recorded(farm: Farm) -> list[RecordedServer]:
 
 
 def encode(servers: Iterable[RecordedServer], at: float) -> bytes:
-    """Return the file of a record that was made at that time, in seconds of the epoch."""
+    """Return the file of a record that was made at that time, in seconds since the epoch."""
     rows = [attrs.asdict(server) for server in servers]
     text = json.dumps({"version": VERSION, "at": at, "servers": rows}, separators=(",", ":")).encode("ascii")
     return b"%d\n%b" % (checksum(text), text)

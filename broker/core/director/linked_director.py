@@ -43,8 +43,9 @@ from broker.core.director.director import Director
 from broker.core.director.director_interfaces import Denied, DirectorSettings, Granted, Request
 from broker.core.director.farm_state import MAX_RESERVATIONS_EACH
 from broker.core.director.placement import NO_SERVER, check_names
+from broker.core.director.reservations import EACH_CONNECTION
 from broker.core.director.returning import WITHIN
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.model import BROKER, Service
 
 CHANNEL = "directors"
@@ -54,10 +55,10 @@ CLAIM = "elkobroker.director", "active"
 """Space and name of the claim, in the manner of a queue's."""
 
 CLAIM_SECONDS = 1.0
-"""Seconds between two attempts to claim, and between two looks at the claim."""
+"""Seconds between two attempts to claim, and between two checks of the claim."""
 
 UNCLAIMED = 3
-"""Looks without a claim after which a director claims although another one decides, which may be without etcd."""
+"""Checks without a claim after which a director claims, even if another one is active: that one may have lost etcd."""
 
 ANSWER_SECONDS = 2.0
 """Seconds within which another director must answer; for as long, no more requests are sent to one that did not."""
@@ -137,7 +138,7 @@ class Deny(_Record, frozen=True, gc=False, tag="deny"):
 
 
 class Placed(_Record, frozen=True, gc=False, tag="placed"):
-    """A reservation that the sender has granted: the members of `Ask` and `Grant`. ``place`` is the granted context."""
+    """A reservation that the sender has granted, with the members of `Ask` and `Grant`; ``place`` is the context."""
 
     requester: int
     protocol: str
@@ -231,7 +232,8 @@ class LinkedDirector(Director):
         check_names(request)
         mine = self._waiting[request.requester]
         if mine >= (MAX_RESERVATIONS_EACH if request.internal else request.most):
-            raise Refusal(Reason.LIMIT, f"too many reservations: {mine} requests of this connection wait for an answer")
+            text = f"too many reservations: {mine} requests of this connection wait for an answer"
+            raise at_limit(text, "" if request.internal else EACH_CONNECTION)
         self._count = number = self._count + 1
         if not self._send(
             decider,
@@ -439,7 +441,7 @@ class LinkedDirector(Director):
     # Requests to another director
 
     def _number(self, requester: Hashable) -> int:
-        """Return the number of a requester at the other directors."""
+        """Return the number under which the other directors know a requester."""
         now = self._clock.seconds()
         # A reservation elsewhere ends within its time: after that, nothing there bears the number.
         while self._requesters and next(iter(self._requesters.values()))[1] <= now:

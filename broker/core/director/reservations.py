@@ -1,9 +1,9 @@
-"""Reservations, from their grant until their user enters or their time is over.
+"""Reservations, from their grant until their user enters or they expire.
 
 Rules:
 - A reservation counts on its server and at its place: an open context, or the placement of one that is not open.
 - A reservation that a newer one of its user replaces (see the quotas below) takes up no room from then on. Its token
-  remains valid at the Context Server until its time is over, since the protocol has no message that revokes it. This is
+  remains valid at the Context Server until it expires, since the protocol has no message that revokes it. This is
   harmless: a user that enters with it uses up the newer reservation; and a real server has the same user in a context
   once (the later entry ends the earlier one), and admits no user beyond its capacities.
 - A user that enters uses up the reservation on that server, for that context or its clone set, under their name; else
@@ -45,9 +45,12 @@ from broker.core.director.farm_state import (
     context_set,
 )
 from broker.core.director.farm_tables import MultiMap
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Refusal, at_limit
 
 _NONE: Mapping[str, Reservation] = {}
+
+EACH_CONNECTION = "director.listeners.limits.reservations"
+"""Name of the limit of a connection in the configuration, for `at_limit`."""
 
 
 class ReservationQuotas:
@@ -81,7 +84,7 @@ class ReservationQuotas:
         mine = self.of(requester)
         # A reservation that replaces one of the same connection never exceeds its limit.
         if mine >= most and (own is None or own.requester != requester):
-            raise _too_many(f"this connection has {mine}")
+            raise _too_many(f"this connection has {mine}", EACH_CONNECTION)
         if own is not None:
             return own
         if everything >= MAX_RESERVATIONS:
@@ -90,7 +93,7 @@ class ReservationQuotas:
             # Only this connection's own requests count against it: others are replaced, see the rules.
             count = sum(each.requester == requester for each in set(held.values()))
             if count >= self.each_user:
-                raise _too_many(f"this user has {count}")
+                raise _too_many(f"this user has {count}", "director.user_reservations")
         return None
 
     def replaced_by(self, new: Reservation) -> Sequence[Reservation]:
@@ -130,8 +133,8 @@ class ReservationQuotas:
             del self._requesters[requester]
 
 
-def _too_many(these: str) -> Refusal:
-    return Refusal(Reason.LIMIT, f"too many reservations: {these} unused ones")
+def _too_many(these: str, key: str = "") -> Refusal:
+    return at_limit(f"too many reservations: {these} unused ones", key)
 
 
 class Reservations:

@@ -33,7 +33,7 @@ SETTLE = 1.0
 """Seconds that a server has for its reports after its address. Real ones send all at once."""
 
 LOOK_EVERY = 0.1
-"""Seconds between two looks at the requests that wait."""
+"""Seconds between two checks of the waiting requests."""
 
 MAX_WAITING = 10_000
 """Requests that wait: as many users as a farm has that lose their servers with the director."""
@@ -82,7 +82,7 @@ class Returning:
         return ready
 
     def stop(self) -> None:
-        """Release nothing more: the connections of the requests are about to close."""
+        """Stop releasing requests: their connections are about to close."""
         for timer in (self._timer, self._end):
             if timer is not None and timer.active():
                 timer.cancel()

@@ -28,7 +28,7 @@ from broker.core.director.farm_state import (
     context_bytes,
     user_bytes,
 )
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
 from broker.core.model import MAX_TEXT, Policy
 
 GATE_CLOSED = "context closed to new entries"
@@ -197,7 +197,8 @@ class ServerLink:
     def _count(self, size: int) -> None:
         """Add bytes to those of the reports, or subtract them. Raises `Refusal` LIMIT if there is no room for them."""
         if not self._room(self._bytes + size) and size > 0:
-            raise Refusal(Reason.LIMIT, "the contexts and users of the servers at this address take too much memory")
+            text = "the contexts and users of the servers at this address take too much memory"
+            raise at_limit(text, PER_ADDRESS)
         self._bytes += size
 
     def _check_here(self) -> None:

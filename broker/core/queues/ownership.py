@@ -303,7 +303,7 @@ class QueueOwnership:
         return self._in_thread(self._shared.read, *unit.key, after).addCallback(partial(self._piece, unit))
 
     def _piece(self, unit: _Unit, piece: MessagePage) -> Deferred[None] | None:
-        """Add some messages, and read the next: each piece is a bounded step of the reactor."""
+        """Add some messages, and read the next ones: each piece takes a bounded part of a turn."""
         if unit.state is not OwnershipState.LOADING:
             return None
         if piece.last is None:
@@ -396,7 +396,7 @@ class QueueOwnership:
             self._claim_again(unit)
 
     def _keeps(self, unit: _Unit) -> bool:
-        """Return True if the messages of a queue are on this disk alone, so that giving it up would hide them."""
+        """Return True if the messages of a queue are only on this disk, so giving up the queue would hide them."""
         return unit.stored and self._shared is None
 
     def _claim_again(self, unit: _Unit) -> None:

@@ -220,8 +220,8 @@ class PostgresStore:
     """`ISharedQueueStore` in the schema ``elkobroker`` of a PostgreSQL database.
 
     ``url`` is a connection URL of libpq without a password, which is a separate argument; None: that of libpq's
-    password file, if any. ``now`` is the clock, in seconds of the epoch. ``readable`` returns True for a head that the
-    wire can read, which an altered one may not be.
+    password file, if any. ``now`` is the clock, in seconds since the epoch. ``readable`` returns True for a head that
+    the wire can read, which an altered one may not be.
     """
 
     log = Logger()
@@ -596,7 +596,7 @@ _REMEDIES = (
     ("refused", "no server listens there"),
     ("timeout", "it does not answer"),
 )
-"""Parts of the texts of libpq, which has no codes for failed connections, with explanations for operators."""
+"""Fragments of error texts of libpq, with explanations for operators: it has no codes for failed connections."""
 
 
 def _matches(space: str, name: str, row: Sequence[Any]) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 from zope.interface import Interface
 
 from broker.core.damage import Damage
@@ -43,6 +44,22 @@ class Author(Protocol):
         """Negative confirm: these messages could not be made safe, and have been removed from the queue."""
 
 
+class MessageOutcome:
+    """The author of one durable message. ``known`` fires with True when the message is safe, with False if it could not
+    be written."""
+
+    def __init__(self) -> None:
+        self.known: Deferred[bool] = Deferred()
+
+    def kept(self, tokens: Sequence[Any]) -> None:
+        """See `Author`."""
+        self.known.callback(True)
+
+    def not_kept(self, tokens: Sequence[Any]) -> None:
+        """See `Author`."""
+        self.known.callback(False)
+
+
 class MessageKeeper(Protocol):
     """Keeper of durable messages. It sets ``Message.kept``, and ``Queue.number``."""
 
@@ -50,7 +67,7 @@ class MessageKeeper(Protocol):
     """True if messages can be added now."""
 
     def add(self, message: Message, author: Author | None, token: Any) -> None:
-        """Keep a message, and notify its author of the outcome. A message without an author is tried until it
+        """Keep a message, and notify its author of the outcome. A message without an author is retried until it
         succeeds."""
 
     def remove(self, message: Message) -> None:
@@ -85,7 +102,8 @@ class QueueTable(Protocol):
     leases: ILeases
     keeper: MessageKeeper | None
     memory: StoredMemory
-    identify: Callable[[bytes], tuple[str, str | None]]
+    identify: Callable[[bytes], tuple[str, str | None, float]]
+    wall: Callable[[], float]
     messages: int
     bytes: int
     remembered: int
@@ -151,8 +169,8 @@ class RestoredMessage:
 
 
 Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
-"""Row of a message: order, number of the queue, delivery count, deadline in seconds of the epoch (None: never), death,
-head and body."""
+"""Row of a message: order, number of the queue, delivery count, deadline in seconds since the epoch (None: never),
+death, head and body."""
 
 
 @attrs.frozen
@@ -206,7 +224,7 @@ class IQueueStore(Interface):
     """
 
     def open(now: float) -> list[RestoredMessage]:
-        """Open the store, and return all messages by their order. ``now`` is in seconds of the epoch."""
+        """Open the store, and return all messages by their order. ``now`` is in seconds since the epoch."""
 
     def look(now: float) -> list[RestoredMessage]:
         """Return all messages without writing, after `open` has raised `StateFull`.
@@ -242,7 +260,7 @@ class ISharedQueueStore(IQueueStore):
         """Return space and name of each queue that has messages."""
 
     def take(space: str, name: str, owner: str) -> None:
-        """Take a queue: from now on, no write of its former owner succeeds. ``owner`` is for operators."""
+        """Take over a queue: writes by its former owner fail from now on. ``owner`` is for operators."""
 
     def read(space: str, name: str, after: tuple[str, int] | None) -> MessagePage:
         """Return the next messages of a queue that was taken, by dead-letter queue and order, after that position.

@@ -198,7 +198,7 @@ class Message:
         self.avoid: Any = None
         """Taker that rejected it, while it is set aside."""
         self.again = 0.0
-        """Lifetime until which it is set aside."""
+        """Lifetime until which it is set aside or delayed."""
 
 
 class ReadyMessages:
@@ -227,6 +227,10 @@ class ReadyMessages:
     def add(self, message: Message) -> None:
         """Append a new message."""
         self._fresh.append(message)
+
+    def insert(self, message: Message) -> None:
+        """Add a message that is older than others here."""
+        heappush(self._returned, (message.order, message))
 
     def put_back(self, message: Message) -> None:
         """Return a message to its place after a delivery, or after a pop."""
@@ -262,7 +266,10 @@ class ReadyMessages:
 
 
 class AsideMessages:
-    """Rejected messages during their back-off. The heaps may have stale entries (lazy deletion)."""
+    """Messages until a time: rejected ones during their back-off, or delayed ones.
+
+    The heaps may have stale entries (lazy deletion).
+    """
 
     def __init__(self) -> None:
         self._messages: dict[int, Message] = {}
@@ -306,7 +313,7 @@ class AsideMessages:
         return None
 
     def over(self, now: float) -> Message | None:
-        """Return one whose back-off is over, None if there is none."""
+        """Return a message whose back-off has ended; None without one."""
         return self._first() if self.due() <= now else None
 
     def due(self) -> float:

@@ -8,7 +8,7 @@ Rules:
 - An author is notified of a message when its transaction is on the disk, once for all of its messages in that
   transaction. Notifications are in the order of the messages.
 - A message that is removed before it is written is not written. A message that died is replaced by a dead letter in
-  another queue, which is in the same transaction.
+  another queue, which is in the same transaction or an earlier one.
 - If a transaction fails, the authors of its messages, and of those collected for the next one, get negative confirms.
   No further messages are accepted until a transaction succeeds, which is retried with back-off. Messages without an
   author, dead letters above all, and removals are written then. So no confirmed message is lost.
@@ -24,6 +24,7 @@ The file is longer than others: the rules above concern one transaction at a tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -106,7 +107,9 @@ class QueueRecorder:
         """Called with each queue of this broker that another one has taken."""
         self._counts: dict[tuple[int, int], int] = {}
         """By number of the queue and order."""
-        self._gone: list[tuple[int, int]] = []
+        self._gone: list[tuple[int, int, int]] = []
+        """By number of the queue and order, with the order of the newest collected message of that time, 0 without
+        one: the dead letter that replaces a message is not newer, and has to be written before the removal."""
         self._queues: dict[int, tuple[int, str, str]] = {}
         """Queues that are not in the store yet."""
         self._queues_gone: list[int] = []
@@ -155,9 +158,13 @@ class QueueRecorder:
     def remove(self, message: Message) -> None:
         """See `MessageKeeper`."""
         if message.kept == KEPT and message.queue.number:
-            self._gone.append((message.queue.number, message.order))
+            self._take_away(message)
             self._schedule()
         # Of the others, a waiting one will not be written, and one that is being written is examined afterwards.
+
+    def _take_away(self, message: Message) -> None:
+        newest = self._gathered[-1][0].order if self._gathered else 0
+        self._gone.append((message.queue.number, message.order, newest))
 
     def amend(self, message: Message) -> None:
         """See `MessageKeeper`."""
@@ -175,7 +182,7 @@ class QueueRecorder:
     # for the owner of queues
 
     def number(self, queue: Queue) -> None:
-        """Give a queue its number, unless it has one."""
+        """Assign a number to a queue that has none."""
         assert not queue.given_up
         if not queue.number:
             self._number += 1
@@ -304,7 +311,7 @@ class QueueRecorder:
         writing.addBoth(self._next)
 
     def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
-        # Deadlines are in lifetime, which begins at 0 with each start: on the disk they are in seconds of the epoch.
+        # Deadlines are in lifetime, which begins at 0 with each start: on the disk they are in seconds since the epoch.
         epoch = wall(self._clock) - self._leases.moment()
         rows: list[Row] = []
         for message, _ in messages:
@@ -314,10 +321,9 @@ class QueueRecorder:
             expires = None if message.deadline == inf else message.deadline + epoch
             body = message.body if type(message.body) is bytes else bytes(message.body)
             rows.append((message.order, queue.number, message.count, expires, message.death, message.head, body))
-        # A dead message is replaced by a letter that may still be collected: it must not be deleted before that is
-        # written.
-        most = 0 if self._gathered else COMMIT_GONE
-        gone, self._gone = self._gone[:most], self._gone[most:]
+        written = self._gathered[0][0].order if self._gathered else inf
+        gone = [each[:2] for each in takewhile(lambda each: each[2] < written, self._gone[:COMMIT_GONE])]
+        self._gone = self._gone[len(gone) :]
         queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
         urgent = all(author is None for _, author in messages)
         counts = [(*key, count) for key, count in self._counts.items()]
@@ -346,7 +352,7 @@ class QueueRecorder:
             if message.kept == WRITING:
                 message.kept = KEPT
                 if message.state == GONE and message.queue.number:
-                    self._gone.append((message.queue.number, message.order))
+                    self._take_away(message)
             else:
                 message.kept = NOT_KEPT  # it was removed before it was written
         if self._errors.failures:
@@ -357,7 +363,8 @@ class QueueRecorder:
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
         self._counts = {(number, order): count for number, order, count in batch.counts} | self._counts
-        self._gone = [*batch.gone, *self._gone]
+        newest = gathered[-1][0].order if gathered else 0
+        self._gone = [*((*each, newest) for each in batch.gone), *self._gone]
         self._queues_gone = [*batch.queues_gone, *self._queues_gone]
         if isinstance(failure.value, Fenced):
             self._fence(failure.value.queues, gathered)
@@ -367,7 +374,7 @@ class QueueRecorder:
         self.takes = False
         if failure.check(OutcomeUnknown):
             refused = {(message.queue.number, message.order) for message, author, _ in gathered if author is not None}
-            self._gone += [(number, order) for order, number, *_ in batch.rows if (number, order) in refused]
+            self._gone += [(number, order, 0) for order, number, *_ in batch.rows if (number, order) in refused]
         self._keep_to_own()
         gathered = gathered + self._gathered
         self._gathered = [

@@ -8,6 +8,7 @@ Rules (those of one queue are in `broker.core.queues.work_queue`):
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -45,8 +46,9 @@ its own ids for each new one."""
 class Queues:
     """All queues. ``keeper`` keeps durable messages; without one, no queue is durable.
 
-    ``identify`` returns the user in the head of a restored message, empty for a stranger, and the message id, None
-    without one. ``report`` is called with findings of damage. ``memory`` counts what strangers store.
+    ``identify`` returns the user in the head of a restored message, empty for a stranger, the message id, None without
+    one, and the time before which it is not delivered, in seconds since the epoch; ``wall`` is the present one.
+    ``report`` is called with findings of damage. ``memory`` counts what strangers store.
     """
 
     def __init__(
@@ -54,13 +56,15 @@ class Queues:
         leases: ILeases,
         rules: Iterable[QueueRule] = (),
         keeper: MessageKeeper | None = None,
-        identify: Callable[[bytes], tuple[str, str | None]] = lambda head: ("", None),
+        identify: Callable[[bytes], tuple[str, str | None, float]] = lambda head: ("", None, 0.0),
         report: Callable[[Iterable[Damage]], object] = lambda found: None,
         memory: StoredMemory | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.leases = leases
         self.keeper = keeper
         self.identify = identify
+        self.wall = wall
         self.report = report
         self.memory = memory or MemoryBudget()
         self.gate: QueueGate | None = None

@@ -92,7 +92,7 @@ _DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES
 class QueueStore:
     """`IQueueStore` in an SQLite database in ``directory``.
 
-    ``readable`` returns True for a head that the wire can read, which an altered one may not be.
+    ``readable`` returns True for a head that the wire can decode, which may fail for a corrupted one.
     """
 
     def __init__(self, directory: str, readable: Callable[[bytes], bool] = lambda head: True) -> None:
@@ -101,10 +101,10 @@ class QueueStore:
         self._found: list[Damage] = []
 
     def open(self, now: float) -> list[RestoredMessage]:
-        """Create or migrate the database, and return all messages by their order. ``now`` is in seconds of the epoch.
+        """Create or migrate the database, and return all messages by their order.
 
-        Raises `StateUnusable`, its subclass `StateFull` if only room is lacking; then the existing content is
-        unchanged.
+        ``now`` is in seconds since the epoch. Raises `StateUnusable`, its subclass `StateFull` if only room
+        is lacking; then the existing content is unchanged.
         """
 
         def read(connection: sqlite3.Connection) -> list[RestoredMessage]:

@@ -11,11 +11,13 @@ Rules:
   rejecting consumer stays, the message is set aside with an exponential back-off, so that a message that no worker can
   process does not circulate. Others overtake it meanwhile, and another consumer that gets room may have it.
 - A message that has reached the limit of deliveries is dead-lettered when it returns. So is a message that is rejected
-  without requeueing, one whose TTL is over when it returns or reaches the front, and the oldest one when a new one
+  without requeueing, one whose TTL has expired when it returns or reaches the front, and the oldest one when a new one
   displaces it. If the cause of its death is in `QueueSettings.dead_letters`, it moves to the dead-letter queue; there
   it is the newest message, and its deliveries are counted from 0.
+- A delayed message is delivered from its time on, by its order of arrival. Its TTL begins at that time.
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
-  cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
+  cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return. Until
+  its receiver answers, a message with the same id is refused; once it is confirmed, that one is a duplicate.
 - A message counts as memory of its payer until it is removed; beyond the limit of that address, further ones are
   refused. After a restart it counts for no address, and neither does a message in a queue whose limit the operator has
   set (`QueueSettings.by_address`).
@@ -39,7 +41,7 @@ from operator import attrgetter
 from typing import Any
 
 from broker.backoff import Backoff
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import ILease
 from broker.core.queues.consumer_ring import Consumer, ConsumerRing
 from broker.core.queues.queue_interfaces import Author, MessageKeeper, MessageReceiver, QueueTable, RestoredMessage
@@ -72,6 +74,9 @@ _order = attrgetter("order")
 
 _BACKOFF = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
+SIZE_KEY = "mtl.queues.size"
+"""Name of the limit of a queue's bytes in the configuration, for `at_limit`."""
+
 EXPIRE_AT_ONCE = 500
 """Messages that expire in one step: a few milliseconds' work. The rest follows at the next tick."""
 
@@ -99,6 +104,7 @@ class Queue:
         self._serving = False
         self._ready = ReadyMessages()
         self._aside = AsideMessages()
+        self._delayed = AsideMessages()
         self._ids = RecentIds(queues.memory)
         self._idle_since = 0.0
         self._lease: ILease | None = None
@@ -112,8 +118,8 @@ class Queue:
     def waiting(self, most: int | None = None) -> list[Message]:
         """Return the messages that are not delivered, in order: the oldest ``most``, or all."""
         if most is None:
-            return sorted((*self._ready, *self._aside), key=_order)
-        return nsmallest(most, (*self._ready.first(most), *self._aside), _order)
+            return sorted((*self._ready, *self._aside, *self._delayed), key=_order)
+        return nsmallest(most, (*self._ready.first(most), *self._aside, *self._delayed), _order)
 
     # publishing
 
@@ -127,13 +133,15 @@ class Queue:
         author: Author | None = None,
         token: Any = None,
         payer: str = "",
+        delay: float = 0.0,
     ) -> bool:
         """Queue a message. Returns True if it is as safe as it gets; if False, ``author`` is notified of ``token``
         later.
 
-        ``body`` is bytes, or an object with a length that can be turned into bytes. ``ttl`` is in seconds. ``id`` is
-        the message id of ``user``; ``payer`` the address that the message counts for. Raises `Refusal`: LIMIT if the
-        message cannot be taken now, PARAMETER if it never can be.
+        ``body`` is bytes, or an object with a length that can be turned into bytes. ``ttl`` is in seconds, and so is
+        ``delay``, before which it is not delivered. ``id`` is the message id of ``user``; ``payer`` the address that
+        the message counts for. Raises `Refusal`: LIMIT if the message cannot be taken now, PARAMETER if it never can
+        be.
         """
         queues = self._queues
         settings = self.settings
@@ -150,11 +158,11 @@ class Queue:
         queues.admit(payer, size if key is None else size + ID_BYTES)
         if self._is_full(size) or not queues.has_room(size):
             self._make_room(size)
-        deadline = inf
+        deadline, due = inf, queues.leases.now + max(0.0, delay)
         if ttl is not None or settings.ttl is not None:
-            deadline = queues.leases.now + min(each for each in (ttl, settings.ttl) if each is not None)
+            deadline = due + min(each for each in (ttl, settings.ttl) if each is not None)
         message = Message(self, queues.next_order(), head, body, deadline, payer=payer)
-        self._add(message)
+        self._add(message, due)
         queues.put += 1
         if keeper is not None:
             keeper.add(message, author, token)
@@ -182,7 +190,7 @@ class Queue:
         """Add a message from before a restart, behind the earlier ones. A damaged one becomes a dead letter at once."""
         deadline = self._queues.leases.now + row.seconds
         # Only the head of a damaged message is certain to be readable, not its content.
-        user, id = ("", None) if row.damaged else self._queues.identify(row.head)
+        user, id, due = ("", None, 0.0) if row.damaged else self._queues.identify(row.head)
         payer = RESTORED if self.settings.by_address and not user else ""
         message = Message(self, row.order, row.head, row.body, deadline, row.death, payer)
         message.count = row.count
@@ -192,7 +200,8 @@ class Queue:
             self._count_in(message)
             self._die(message, Death.DAMAGED)
             return
-        self._add(message)
+        queues = self._queues
+        self._add(message, queues.leases.now + due - queues.wall() if row.death is None else 0.0)
         if self.settings.duplicates and row.death is None and id is not None:
             # Its writer may not have got the confirm before the end of the broker that had it, and repeats it here.
             self._remember(RecentIds.key(user, id), None)
@@ -221,14 +230,14 @@ class Queue:
             if target._is_full(message.size):
                 target._make_room(message.size)
         except Refusal:
-            self._ready.put_back(message)
+            self._return(message)
             raise
-        deadline = message.deadline
+        deadline, due = message.deadline, message.again if not message.count else 0.0
         if settings.ttl is not None:
-            deadline = min(deadline, queues.leases.now + settings.ttl)
+            deadline = min(deadline, max(due, queues.leases.now) + settings.ttl)
         moved = Message(target, queues.next_order(), readdressed(message), message.body, deadline, payer=message.payer)
         # Added before the other is removed, so that the keeper writes both in one transaction.
-        target._add(moved)
+        target._add(moved, due)
         if keeper is not None:
             keeper.add(moved, None, None)
         self._drop(message)
@@ -241,9 +250,24 @@ class Queue:
         self._ids.add(key, queues.leases.now, message, queues.room_for_ids(), payer)
         queues.remembered += len(self._ids) - before
 
-    def _add(self, message: Message) -> None:
-        self._ready.add(message)
+    def _add(self, message: Message, due: float = 0.0) -> None:
+        """Add the newest message, which is delivered from the lifetime ``due`` on."""
+        if due > self._queues.leases.now:
+            self._delay(message, due)
+        else:
+            self._ready.add(message)
         self._count_in(message)
+
+    def _delay(self, message: Message, due: float) -> None:
+        self._delayed.add(message, None, due)
+        self._wake(due)
+
+    def _return(self, message: Message) -> None:
+        """Return a message that `_pop_oldest` removed."""
+        if message.again > self._queues.leases.now and not message.count:
+            self._delay(message, message.again)
+        else:
+            self._ready.insert(message)
 
     def _count_in(self, message: Message) -> None:
         self.messages += 1
@@ -258,7 +282,7 @@ class Queue:
         """Return the keeper of a durable queue, None for another one. Raises `Refusal` while it takes no messages."""
         keeper = self._queues.keeper if self.settings.durable else None
         if keeper is not None and not keeper.takes:
-            raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
+            raise self._refused("store", Refusal(Reason.LIMIT, "the queue cannot be written to the disk now"))
         return keeper
 
     def _is_full(self, size: int) -> bool:
@@ -271,13 +295,16 @@ class Queue:
         size."""
         settings = self.settings
         if size > settings.max_bytes:
-            raise self._refusal("large", Reason.PARAMETER, "the message is larger than the queue may be")
+            raise self._refused(
+                "large", at_limit("the message is larger than the queue may be", SIZE_KEY, Reason.PARAMETER)
+            )
         if not self._queues.has_room(size):
-            raise self._refusal("all", Reason.LIMIT, "all queues together are full")
+            raise self._refused("all", Refusal(Reason.LIMIT, "all queues together are full"))
         while self._is_full(size):
             oldest = self._pop_oldest() if settings.drop_oldest else None
             if oldest is None:
-                raise self._refusal("full", Reason.LIMIT, "the queue is full")
+                key = "mtl.queues.messages" if self.messages >= settings.max_messages else SIZE_KEY
+                raise self._refused("full", at_limit("the queue is full", key))
             self._die(oldest, Death.TOO_MANY)
 
     def _is_known(self, key: bytes) -> bool:
@@ -291,12 +318,16 @@ class Queue:
             return True
         is_confirmed = message.state == GONE and message.death is None
         if message.kept in (WAITING, WRITING) and not is_confirmed:
-            raise self._refusal("undecided", Reason.LIMIT, "a message with the same id is being written to the disk")
+            raise self._refused(
+                "undecided", Refusal(Reason.LIMIT, "a message with the same id is being written to the disk")
+            )
+        if message.refused and message.state == OUT:
+            raise self._refused("undecided", Refusal(Reason.LIMIT, "a reader has a message with the same id"))
         return not message.refused
 
-    def _refusal(self, why: str, reason: Reason, text: str) -> Refusal:
+    def _refused(self, why: str, refusal: Refusal) -> Refusal:
         self._queues.refused[why] += 1
-        return Refusal(reason, text)
+        return refusal
 
     # acknowledgements
 
@@ -304,6 +335,7 @@ class Queue:
         """Confirm a delivered message."""
         self.out -= 1
         self._queues.settled += 1
+        message.refused = False  # it is done, although it was not kept: a repetition is a duplicate
         self._drop(message)
 
     def reject(self, message: Message) -> None:
@@ -355,6 +387,7 @@ class Queue:
         message.refused = True
         if message.state == READY:
             self._aside.discard(message)
+            self._delayed.discard(message)
             self._drop(message)
             self._wake(self._first_deadline())
 
@@ -433,15 +466,20 @@ class Queue:
             self._wake(self._first_deadline())
 
     def _pop_oldest(self) -> Message | None:
-        """Remove and return the oldest message that is not delivered, ready or set aside."""
-        aside = self._aside.oldest()
+        """Remove and return the oldest message that is not delivered: ready, set aside or delayed."""
+        places = (self._aside, self._delayed)
+        oldest = [each for each in (place.oldest() for place in places) if each is not None]
         message = self._ready.pop()
-        if aside is None or (message is not None and message.order < aside.order):
+        if not oldest:
             return message
+        first = min(oldest, key=_order)
         if message is not None:
+            if message.order < first.order:
+                return message
             self._ready.put_back(message)
-        self._aside.discard(aside)
-        return aside
+        for place in places:
+            place.discard(first)
+        return first
 
     def _give(self, message: Message, receiver: MessageReceiver) -> bool:
         """Deliver a ready message, or put it back if it is not taken. Returns False if it expires instead."""
@@ -537,7 +575,7 @@ class Queue:
         due = inf
         try:
             self._look(now)
-            due = min(self._aside.due(), self._first_deadline(), self._end_of_rest())
+            due = min(self._aside.due(), self._delayed.due(), self._first_deadline(), self._end_of_rest())
         finally:
             self._due = due
             if due == inf:
@@ -550,9 +588,15 @@ class Queue:
     def _look(self, now: float) -> None:
         """End pauses and expire messages, in the order of their times.
 
-        A message that expires before the pause of an older one ends is dead-lettered, also if one tick finds both: the
+        A message that expires before the pause of an older one ends is dead-lettered even if one tick finds both: the
         result does not depend on the moments of ticks.
         """
+        for _ in range(EXPIRE_AT_ONCE):
+            delayed = self._delayed.over(now)
+            if delayed is None:
+                break
+            self._delayed.discard(delayed)
+            self._ready.insert(delayed)
         expired = 0
         while expired < EXPIRE_AT_ONCE:
             until = min(self._aside.due(), now)

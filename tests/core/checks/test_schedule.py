@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import attrs
+import pytest
 from twisted.internet.task import Clock
 
 from broker.app.health_checks import settings_of
@@ -321,13 +322,15 @@ def test_supervision_begins_of_more_services_than_one_turn_takes():
     assert {rig.state(service) for service in services} == {"untested"}
 
 
-def test_other_rules_apply_to_a_part_of_the_services_in_each_turn():
+@pytest.mark.parametrize("each", [200, 2 * AT_ONCE])
+def test_other_rules_apply_to_a_part_of_the_services_in_each_turn(each: int):
     rig = Rig()
-    services = [each for _ in range(4 * AT_ONCE // 200) for each in rig.offer(*(f"inn-{n}" for n in range(200)))]
+    providers = 4 * AT_ONCE // each
+    services = [service for _ in range(providers) for service in rig.offer(*(f"inn-{n}" for n in range(each)))]
     rig.checks.use(CheckSettings((PING,)))
     supervised = [service for service in services if rig.state(service) == "untested"]
     assert supervised == services[: len(supervised)]
-    assert AT_ONCE <= len(supervised) < AT_ONCE + 200
+    assert AT_ONCE - providers <= len(supervised) <= AT_ONCE
     found = rig.registry.find("inn-0", "tcp")
     assert set(found) == {service for service in services if service.name == "inn-0"}
     left = services[-1].provider
@@ -336,7 +339,22 @@ def test_other_rules_apply_to_a_part_of_the_services_in_each_turn():
     rig.checks.use(CheckSettings((PING,)))
     rig.clock.advance(0)
     assert {rig.state(service) for service in services if service.provider != left} == {"untested"}
-    assert len(list(rig.schedule.targets())) == len(services) // 200 - 1
+    assert len(list(rig.schedule.targets())) == providers - 1
+
+
+def test_services_that_move_up_before_their_turn_are_supervised():
+    rig = LaterRig(PING)
+    services = rig.offer(*(f"inn-{n}" for n in range(AT_ONCE + 10)))
+    before = []
+
+    def withdraw() -> None:
+        before.append(rig.state(services[-1]))
+        rig.registry.withdraw(services[0].provider, [f"inn-{n}" for n in range(20)])
+
+    rig.clock.callLater(rig.begin_after, withdraw)  # between the first part and the rest
+    rig.clock.advance(rig.begin_after)
+    assert before == [None]
+    assert {rig.state(service) for service in services[20:]} == {"untested"}
 
 
 def test_nothing_is_supervised_after_the_stop():

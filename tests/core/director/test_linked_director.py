@@ -187,7 +187,7 @@ def test_the_limits_of_a_user_and_of_a_connection_hold_for_all_directors() -> No
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.text) == (
         Reason.LIMIT,
-        "too many reservations: this connection has 2 unused ones",
+        "too many reservations: this connection has 2 unused ones (director.listeners.limits.reservations)",
     )
     # Those of anonymous users belong to their connections.
     brokers.granted("c", "context-0", by="gate", most=2)

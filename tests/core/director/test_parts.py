@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.director.director_interfaces import UNLIMITED
-from broker.core.director.farm import LeastLoaded, ServerSelection
 from broker.core.director.farm_state import (
     MAX_CAPACITY_HINTS,
     LinkReport,
@@ -20,6 +19,7 @@ from broker.core.director.farm_state import (
     user_set,
 )
 from broker.core.director.farm_tables import LARGE, CapacityHint, CapacityHints, CountedMultiMap, MultiMap
+from broker.core.director.server_selection import LeastLoaded, ServerSelection
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,19 @@ class QueuesFarm(CoreFarm):
         super().__init__(clock or Clock(), leases)
         self.memory = MemoryBudget()
         self.queues = Queues(
-            self.leases, [QueueRule(("*",), settings)], keeper, identify=self.identify, memory=self.memory
+            self.leases,
+            [QueueRule(("*",), settings)],
+            keeper,
+            identify=self.identify,
+            memory=self.memory,
+            wall=self.clock.seconds,
         )
 
     @staticmethod
-    def identify(head: bytes) -> tuple[str, str | None]:
-        """The user of a message: what is behind a colon in its head."""
-        return head.partition(b":")[2].decode(), None
+    def identify(head: bytes) -> tuple[str, str | None, float]:
+        """The user of a message: what is behind a colon in its head, and the time of its delivery behind an at sign."""
+        head, _, due = head.partition(b"@")
+        return head.partition(b":")[2].decode(), None, float(due or 0)
 
     def queue(self, name: str = "q") -> Queue:
         return self.queues.open("/", name)

@@ -237,6 +237,7 @@ def test_an_owner_that_hears_of_another_one_gives_the_queue_up_at_once(cluster: 
     cluster.claims.back("a")
     assert a.lost == [("/", "q")]
     assert a.author.lost == [b"2"]
+    assert (a.ownership.taken, a.ownership.given_up) == (1, 1)
     a.gone(worker, consumer)
     a.run()
     assert (a.queues.messages, a.queues.bytes, len(a.queues)) == (0, 0, 0)

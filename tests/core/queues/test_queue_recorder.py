@@ -329,6 +329,20 @@ def test_more_than_a_queue_may_hold_is_still_restored(farm: DurableFarm) -> None
     again.store.close()
 
 
+def test_a_delayed_message_is_delayed_after_a_restart_too(farm: DurableFarm) -> None:
+    due = farm.clock.seconds() + 10.0
+    farm.queue().put(b"head@%f" % due, b"late", delay=10.0)
+    wait(farm.clock)
+    farm.thread.work()
+    later = restarted(farm)
+    worker = Worker()
+    later.consume(worker)
+    assert worker.got == []
+    later.wait(due - later.clock.seconds() + 1)
+    assert worker.got == [b"late"]
+    later.store.close()
+
+
 def test_restored_messages_of_strangers_count_as_memory_until_they_are_settled(farm: DurableFarm) -> None:
     farm.send(b"1", b"2")
     farm.queue().put(b"head:user", b"3", author=farm.author, token=b"3")
@@ -493,6 +507,28 @@ def test_more_than_a_transaction_holds_is_written_by_several_and_what_is_gone_af
         farm.thread.work_all()
     assert writes >= 4
     assert farm.bodies() == []
+
+
+def test_removals_go_on_beside_messages_that_keep_coming_but_not_before_their_dead_letters(
+    farm: DurableFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_recorder, "COMMIT_BYTES", 250)
+    worker = Worker(2)
+    farm.consume(worker)
+    farm.send(b"confirmed", b"rejected")
+    farm.commit()
+    farm.send(*(bytes(100) for _ in range(10)))
+    farm.confirm(worker)
+    farm.reject(worker)
+    sent = 10
+    while {b"confirmed", b"rejected"} & set(farm.bodies()):
+        wait(farm.clock)
+        farm.send(*(bytes(100) for _ in range(5)))
+        sent += 5
+        farm.thread.work()
+        assert (b"rejected" in farm.bodies()) is (farm.bodies("q.dead") == [])
+        assert len(farm.bodies()) <= 12
+    assert sent > 30
 
 
 def test_what_a_reader_has_meanwhile_may_be_confirmed_but_does_not_come_back(farm: DurableFarm) -> None:
@@ -662,6 +698,31 @@ def test_a_duplicate_is_not_called_safe_before_the_first_one_is(directory: str) 
     assert farm.bodies() == [b"1", b"3"]
     farm.wait(DUPLICATES_FOR + 1)
     farm.send(b"4", id="y")
+    farm.store.close()
+
+
+@pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "given back"])
+def test_what_a_reader_has_is_not_delivered_twice_since_it_could_not_be_kept(directory: str, confirmed: bool) -> None:
+    farm = DurableFarm(directory, attrs.evolve(DURABLE, duplicates=True))
+    worker = Worker()
+    consumer = farm.consume(worker)
+    farm.send(b"1", id="x")
+    farm.clock.advance(COMMIT_SECONDS)
+    farm.thread.fail(FULL)
+    farm.clock.advance(RETRY_SECONDS)
+    farm.thread.work()
+    assert farm.author.lost == [b"1"]
+    assert refusal_of(farm, id="x") is Reason.LIMIT
+    assert worker.has == [b"1"]
+    if confirmed:
+        farm.confirm(worker)
+        assert farm.queue().put(b"", b"again", id="x")
+        assert worker.has == []
+    else:
+        farm.gone(worker, consumer)
+        farm.send(b"again", id="x")
+        farm.commit()
+        assert farm.bodies() == [b"again"]
     farm.store.close()
 
 

@@ -536,6 +536,53 @@ def test_what_comes_back_from_who_consumes_no_longer_expires_in_time(farm: Queue
     assert farm.load() == (0, 0)
 
 
+def test_a_delayed_message_is_given_out_from_its_time_on(farm: QueuesFarm) -> None:
+    worker = Worker()
+    farm.put(b"late", delay=10.0)
+    farm.put(b"later", delay=20.0)
+    farm.put(b"now")
+    farm.consume(worker)
+    assert worker.has == [b"now"]
+    assert [message.body for message in farm.queue().waiting()] == [b"late", b"later"]
+    farm.wait(10.0 + 2 * TICK)
+    assert worker.has == [b"now", b"late"]
+    farm.reject(worker, 1, recycle=True)
+    farm.wait(10.0 + 2 * TICK)
+    assert worker.has == [b"now", b"late", b"later"]
+
+
+def test_the_time_to_live_of_a_delayed_message_begins_when_it_is_due(farm: QueuesFarm) -> None:
+    farm.put(b"1", delay=10.0, ttl=5.0)
+    farm.wait(12.0)
+    assert farm.load() == (1, 0)
+    farm.wait(4.0)
+    assert farm.load() == (0, 0)
+
+
+def test_delayed_messages_move_with_their_times_and_can_be_purged(farm: QueuesFarm) -> None:
+    worker = Worker()
+    farm.put(b"1", b"2", delay=10.0)
+    farm.consume(worker, "other")
+    assert farm.queue().move(farm.queue("other"), lambda message: message.head)
+    assert farm.queue().discard()
+    assert not farm.queue().discard()
+    assert worker.has == []
+    farm.wait(10.0 + 2 * TICK)
+    assert worker.has == [b"1"]
+
+
+def test_a_move_that_is_refused_leaves_a_delayed_message_delayed() -> None:
+    farm, worker = QueuesFarm(QueueSettings(max_messages=1)), Worker()
+    farm.put(b"full", name="other")
+    farm.put(b"1", delay=10.0)
+    with pytest.raises(Refusal):
+        farm.queue().move(farm.queue("other"), lambda message: message.head)
+    farm.consume(worker)
+    assert worker.has == []
+    farm.wait(10.0 + 2 * TICK)
+    assert worker.has == [b"1"]
+
+
 def test_a_message_with_no_time_at_all_is_given_out_at_once_or_never(farm: QueuesFarm) -> None:
     worker = Worker()
     consumer = farm.consume(worker)
