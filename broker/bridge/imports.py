@@ -1,0 +1,266 @@
+"""The services that all bridges of this broker receive: a table of routes, and what is registered of it.
+
+Rules:
+- Each received service is a *route*. Routes with the same begin, name, protocol and address lead to one service: the
+  shortest one with an open link is registered, as a provider of its own on the wire `bridge`.
+- The routes of a bridge whose link has ended are *lost*: what is registered by one is doubtful, and gone after the time
+  `keep` of the bridge. A link that opens again refreshes the routes that it brings; the others go after that time.
+- Changes of routes are worked off in slices, so that a link with thousands of services stops nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.bridge.exports import WIRE
+from broker.bridge.paths import MEMBER, Path
+from broker.cluster import layout
+from broker.config.bridge_settings import BridgeTo
+from broker.core.errors import Malformed, Reason, Refusal, at_limit
+from broker.core.interfaces import IRegistry
+from broker.core.model import FailingService, LoadDetails, Rights, Service
+
+AT_ONCE = 100
+"""Services that are registered or withdrawn in one turn of the reactor: some milliseconds."""
+
+MAX_IDENT = 8_192
+"""Bytes of an ident: escaped name, protocol and address."""
+
+Begin = tuple[str, str, str, str]
+"""First site of a path; name, protocol and address of the service here. It outlasts a restart of the provider."""
+
+
+@attrs.frozen(eq=False)
+class Route:
+    """A received service. ``provider`` is the id of its provider at the neighbour, ``label`` that one's label."""
+
+    source: Source
+    ident: bytes
+    path: Path
+    service: Service
+    provider: int
+    label: str
+    failing: FailingService | None
+
+    @property
+    def begin(self) -> Begin:
+        """The key of the table of routes."""
+        each = self.service
+        return self.path.sites[0], each.name, each.protocol, each.hostport
+
+
+@attrs.define(eq=False)
+class Source:
+    """The received services of one bridge. ``refused`` counts those that were not taken, ``error`` is the last
+    reason."""
+
+    config: BridgeTo
+    may_offer: Callable[[str], bool]
+    address: str = ""
+    routes: dict[bytes, Route] = attrs.field(factory=dict)
+    lost: set[bytes] = attrs.field(factory=set)
+    providers: dict[int, dict[bytes, Route]] = attrs.field(factory=dict)
+    """The routes to the services of each provider of the neighbour."""
+    loads: dict[int, tuple[float, LoadDetails | None]] = attrs.field(factory=dict)
+    expiry: IDelayedCall | None = None
+    refused: int = 0
+    error: str = ""
+
+    def refuse(self, why: str) -> None:
+        """Count a service that is not taken."""
+        self.refused += 1
+        self.error = why
+
+    def is_lost(self, route: Route) -> bool:
+        """Return True if the link of a route has ended since the neighbour sent it."""
+        return route.ident in self.lost
+
+
+@attrs.define(eq=False)
+class _Shown:
+    """A registered service: its route, and the id of its provider here."""
+
+    route: Route
+    provider: int
+
+
+class Imports:
+    """The table of routes. ``here`` is the name of this site."""
+
+    def __init__(self, here: str, registry: IRegistry, clock: IReactorTime) -> None:
+        self._here = here
+        self._registry = registry
+        self._clock = clock
+        self._routes: dict[Begin, list[Route]] = {}
+        self._shown: dict[Begin, _Shown] = {}
+        self._dirty: dict[Begin, str] = {}
+        """Services to settle, with the reason for the end of one without a route."""
+        self._timer: IDelayedCall | None = None
+
+    def take(self, source: Source, frames: Sequence[bytes]) -> None:
+        """Handle pairs of an ident and a value. Raises `Malformed`."""
+        if len(frames) % 2 or any(len(ident) > MAX_IDENT for ident in frames[::2]):
+            raise Malformed(Reason.SYNTAX, "services are pairs of an ident and a value")
+        for ident, value in zip(frames[::2], frames[1::2], strict=True):
+            self._remove(source, bytes(ident))
+            try:
+                route = self._route(source, bytes(ident), bytes(value))
+            except Refusal as refusal:
+                source.refuse(refusal.text)
+                continue
+            source.routes[route.ident] = route
+            source.providers.setdefault(route.provider, {})[route.ident] = route
+            self._routes.setdefault(route.begin, []).append(route)
+            self._settle_soon(route.begin)
+
+    def withdraw(self, source: Source, idents: Sequence[bytes]) -> None:
+        """Handle the end of services at the neighbour."""
+        for ident in idents:
+            self._remove(source, bytes(ident))
+
+    def loaded(self, source: Source, loads: layout.Loads) -> None:
+        """Handle reports of loads."""
+        for provider, load in loads.items():
+            routes = source.providers.get(provider)
+            if routes is None:
+                continue
+            source.loads[provider] = load
+            for route in routes.values():
+                shown = self._shown.get(route.begin)
+                if shown is not None and shown.route is route:
+                    self._registry.load(shown.provider, *load)
+
+    def lose(self, source: Source) -> None:
+        """Handle the end of the link: all services are doubtful, and go after a while."""
+        source.lost.update(source.routes)
+        for route in source.routes.values():
+            self._settle_soon(route.begin)
+        self.expire_later(source)
+
+    def expire_later(self, source: Source) -> None:
+        """Begin the time anew after which lost services go: the link has ended, or is open again."""
+        if source.expiry is not None:
+            source.expiry.cancel()
+        source.expiry = self._clock.callLater(source.config.keep, self._expire, source) if source.lost else None
+
+    def stop(self) -> None:
+        """Change nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self, source: Source) -> None:
+        source.expiry = None
+        for ident in list(source.lost):
+            self._remove(source, ident, "expired")
+
+    def _route(self, source: Source, ident: bytes, text: bytes) -> Route:
+        """Return the route of a value. Raises `Refusal` for a service that is not taken."""
+        try:
+            raw = layout.registration(layout.registration_of(ident.partition(b"/")[2]), text)
+        except layout.Foreign as error:
+            raise Refusal(Reason.SYNTAX, f"a service is malformed: {error}") from None
+        name = source.config.prefix + raw.service.name
+        path = Path.parse((raw.service.meta or {}).get(MEMBER))
+        objection = "malformed" if path is None else path.objection(self._here, source.config.name, source.config.hops)
+        if path is None or objection:
+            raise Refusal(Reason.PARAMETER, f"service {name!r} is not taken: {_OBJECTIONS[objection]}")
+        if not source.may_offer(raw.service.name):
+            raise Refusal(Reason.FORBIDDEN, f"service {name!r} is not taken: no pattern or right permits it")
+        if len(source.routes) >= source.config.services:
+            many = f"more than {source.config.services} services come from {source.config.name}"
+            raise at_limit(many, "bridges.to.services")
+        service = attrs.evolve(raw.service, name=name, lasting=False, interval=None)
+        return Route(source, ident, path, service, raw.provider.id, raw.provider.label, raw.failing)
+
+    def _remove(self, source: Source, ident: bytes, why: str = "withdrawn") -> None:
+        route = source.routes.pop(ident, None)
+        source.lost.discard(ident)
+        if route is None:
+            return
+        same = source.providers[route.provider]
+        del same[ident]
+        if not same:
+            del source.providers[route.provider]
+            source.loads.pop(route.provider, None)
+        routes = self._routes[route.begin]
+        routes.remove(route)
+        if not routes:
+            del self._routes[route.begin]
+        self._settle_soon(route.begin, why)
+
+    def _settle_soon(self, begin: Begin, why: str = "withdrawn") -> None:
+        self._dirty[begin] = why
+        if self._timer is None:
+            self._timer = self._clock.callLater(0, self._work)
+
+    def _work(self) -> None:
+        self._timer = None
+        for begin in list(self._dirty)[:AT_ONCE]:
+            self._settle(begin, self._dirty.pop(begin))
+        if self._dirty:
+            self._timer = self._clock.callLater(0, self._work)
+
+    def _settle(self, begin: Begin, why: str) -> None:
+        """Register the best route to a service, in place of the one that is registered."""
+        routes = self._routes.get(begin, ())
+        best = min(routes, key=lambda each: (each.source.is_lost(each), len(each.path.sites)), default=None)
+        shown = self._shown.get(begin)
+        if best is None:
+            if shown is not None:
+                del self._shown[begin]
+                self._registry.leave(shown.provider, why)
+            return
+        if shown is not None and self._same(shown, best):
+            shown.route = best
+        else:
+            # The new one first: a find never misses both.
+            self._show(begin, best)
+            if shown is not None:
+                self._registry.leave(shown.provider)
+        if begin in self._shown:
+            self._judge(self._shown[begin])
+
+    def _same(self, shown: _Shown, best: Route) -> bool:
+        """Return True if the registered service is that of a route, or could become it by a change of its info."""
+        old = attrs.evolve(shown.route.service, provider=shown.provider)
+        new = attrs.evolve(best.service, provider=shown.provider)
+        if attrs.evolve(old, info=new.info) != new or shown.route.label != best.label:
+            return False
+        if old != new:
+            self._registry.amend(new)
+        return True
+
+    def _show(self, begin: Begin, route: Route) -> None:
+        source = route.source
+        provider = self._registry.join(route.label, WIRE, source.address)
+        try:
+            self._registry.offer([attrs.evolve(route.service, provider=provider)], Rights())
+        except Refusal as refusal:
+            source.refuse(refusal.text)
+            self._shown.pop(begin, None)
+            self._registry.leave(provider)
+            return
+        self._shown[begin] = _Shown(route, provider)
+        if route.provider in source.loads:
+            self._registry.load(provider, *source.loads[route.provider])
+
+    def _judge(self, shown: _Shown) -> None:
+        """Mark a registered service as doubtful if its route is lost, or its neighbour says that it fails."""
+        route = shown.route
+        reason = None
+        if route.source.is_lost(route):
+            reason = f"the bridge to {route.source.config.name} is down"
+        elif route.failing is not None:
+            reason = f"at {route.path.sites[0]}: {route.failing.reason}"
+        self._registry.doubt(shown.provider, reason)
+
+
+_OBJECTIONS = {
+    "malformed": "its path is not one that ends at the neighbour",
+    "loop": "it has left this site before",
+    "hops": "it crossed more bridges than `hops` permits",
+}

@@ -1,0 +1,342 @@
+"""Bridges in memory, by a clock: routes, loops, partitions, limits, malformed messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from broker.access.rights import AnonymousAccess
+from broker.bridge.bridges import Bridges
+from broker.bridge.paths import HEADER, Path, split
+from broker.cluster.links.link_messages import LinkState, Neighbour
+from broker.config.bridge_settings import Bridges as Config
+from broker.config.bridge_settings import BridgeTo
+from broker.core.errors import Malformed
+from broker.core.model import Auth, Check, CheckState, PublishedHeaders, Rights, Service
+from broker.core.registered_services import Restored
+from broker.core.registry import Registry
+from broker.core.topics import Topics
+from tests.cluster.links_network import LinksNetwork, SimulatedLinks
+
+EVERY: dict[str, Any] = {f"{way}_{what}": ("*",) for way in ("send", "receive") for what in ("services", "topics")}
+
+
+class SiteLinks(SimulatedLinks):
+    """The links of a site, as `broker.cluster.links.links.Links` has them."""
+
+    public_key = ""
+
+    def start(self, sites: Any) -> None:
+        self.others = [each for each in sites.members() if each.name != self.name]
+
+    def neighbours(self) -> Sequence[Neighbour]:
+        found = [Neighbour(each, 0.0, lambda _: None, 0.0) for each in self.others]
+        for each in found:
+            each.state = LinkState.UP if each.name in self.brokers() else LinkState.WAITING
+        return found
+
+    def stop(self) -> None:
+        self.ended = True
+
+
+@attrs.define(eq=False)
+class Site:
+    """A broker of the ring: its registry, its topics, and what its subscriber of the topic ``t`` got."""
+
+    name: str
+    registry: Registry
+    topics: Topics
+    bridges: Bridges
+    got: list[tuple[bytes, list[bytes]]] = attrs.field(factory=list)
+
+    def deliver(self, _: object, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> None:
+        self.got.append((bytes(body[0]), list(headers)))
+
+    def offer(self, name: str, **more: Any) -> int:
+        id = self.registry.join("label", "elko", "192.0.2.1:9")
+        self.registry.offer([Service(name, "192.0.2.1:80", id, **more)], Rights())
+        return id
+
+    def found(self) -> dict[str, Service]:
+        services = list(self.registry.services())
+        assert len({each.name for each in services}) == len(services), services
+        return {each.name: each for each in services}
+
+    def check(self, name: str) -> Check | None:
+        return self.registry.check_of(self.found()[name])
+
+    def row(self, name: str) -> dict[str, Any]:
+        return next(dict(row) for row in self.bridges.rows() if row["name"] == name)
+
+
+class Rig:
+    """Sites in memory; ``pairs`` are bridged, both ways, with these keys."""
+
+    def __init__(self, *pairs: str, clustered: bool = False, **keys: Any) -> None:
+        self.clustered = clustered
+        self.clock = Clock()
+        self.network = LinksNetwork(self.clock)
+        self.ids = count(1)
+        self.sites = {name: self.site(name, pairs, keys) for name in sorted(set("".join(pairs)))}
+        for one, other in [(a, b) for a in self.sites for b in self.sites if a < b and a + b not in pairs]:
+            self.network.cut(one, other)
+        self.network.open()
+        self.wait()
+
+    def site(self, name: str, pairs: Sequence[str], keys: dict[str, Any]) -> Site:
+        others = [pair.replace(name, "") for pair in pairs if name in pair]
+        config = Config(name, to=tuple(BridgeTo(other, "key", **{**EVERY, **keys}) for other in others))
+        links = self.network._all[name] = SiteLinks(self.network, name)
+        registry = Registry(self.clock, self.ids.__next__, Restored((), 0.0, self.clock, lambda ids: None))
+        topics = Topics()
+        access = AnonymousAccess()
+        bridges = Bridges(config, links, registry, topics, access, self.clock, self.clustered)  # type: ignore[arg-type]
+        site = Site(name, registry, topics, bridges)
+        topics.subscribe(b"t", site, site)
+        bridges.start()
+        return site
+
+    def wait(self, seconds: float = 2.0) -> None:
+        self.clock.pump([0.01] * round(seconds * 100))
+
+    def __getitem__(self, name: str) -> Site:
+        return self.sites[name]
+
+
+RING = "ab", "ac", "bc"
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+def test_in_a_ring_each_service_and_message_arrives_once(hops: int) -> None:
+    rig = Rig(*RING, hops=hops)
+    rig["a"].offer("bank")
+    # As mc0 has headers, where MTL has `PublishedHeaders`.
+    rig["a"].topics.publish(b"t", [b"X-Unit", b"m"], (b"hello",))
+    rig.wait()
+    for name in "bc":
+        meta = rig[name].found()["bank"].meta
+        assert meta is not None
+        assert meta["elkobroker.path"].split(" ")[1:] == ["a"]
+        [(body, headers)] = rig[name].got
+        path, rest = split(headers)
+        assert (body, rest, path and path.sites) == (b"hello", [b"X-Unit", b"m"], ("a",))
+    assert list(rig["a"].found()) == ["bank"]
+    assert len(rig["a"].got) == 1
+
+
+def test_the_longer_way_serves_while_the_shorter_one_is_cut() -> None:
+    rig = Rig(*RING, hops=2, keep=5)
+    rig["a"].offer("bank")
+    rig.wait()
+    rig.network.cut("a", "b")
+    rig.wait()
+    meta = rig["b"].found()["bank"].meta
+    assert meta is not None
+    assert meta["elkobroker.path"].split(" ")[1:] == ["a", "c"]
+    assert rig["b"].check("bank") is None
+    rig["a"].topics.publish(b"t", PublishedHeaders(), (b"round",))
+    rig.wait()
+    assert [body for body, _ in rig["b"].got] == [b"round"]
+    rig.network.heal("a", "b")
+    rig.wait()
+    meta = rig["b"].found()["bank"].meta
+    assert meta is not None
+    assert meta["elkobroker.path"].split(" ")[1:] == ["a"]
+
+
+@pytest.mark.parametrize(("hops", "reached"), [(1, ""), (2, "c"), (3, "cd")])
+def test_in_a_line_the_hops_bound_the_way(hops: int, reached: str) -> None:
+    rig = Rig("ab", "bc", "cd", hops=hops)
+    rig["a"].offer("bank")
+    rig["a"].topics.publish(b"t", PublishedHeaders(), (b"hello",))
+    rig.wait()
+    assert [name for name in "bcd" if "bank" in rig[name].found()] == ["b", *reached]
+    assert [name for name in "bcd" if rig[name].got] == ["b", *reached]
+
+
+def test_a_partition_leaves_doubtful_services_then_none() -> None:
+    rig = Rig("ab", keep=10)
+    kept, left = rig["a"].offer("bank"), rig["a"].offer("shop")
+    rig.wait()
+    rig.network.cut("a", "b")
+    rig.wait(5)
+    check = rig["b"].check("bank")
+    assert check is not None
+    assert (check.state, check.reason) == (CheckState.DOUBTFUL, "the bridge to a is down")
+    [reason] = rig["b"].bridges.degradations()
+    assert (reason.what, reason.reason) == (
+        "bridge a",
+        "no connection yet, the link is waiting, 2 services of it are doubtful",
+    )
+    rig["a"].registry.leave(left)
+    rig.network.heal("a", "b")
+    rig.wait()
+    assert rig["b"].check("bank") is None
+    assert rig["b"].check("shop") is not None
+    rig.wait(10)
+    assert list(rig["b"].found()) == ["bank"]
+    rig.network.cut("a", "b")
+    rig.wait(11)
+    assert rig["b"].found() == {}
+    assert rig["a"].registry.provider(kept) is not None
+
+
+def test_changes_of_a_service_travel() -> None:
+    rig = Rig("ab")
+    id = rig["a"].offer("bank", info="{}", auth=Auth("password", "hush", "me"), tags=("v1",))
+    rig.wait()
+    before = rig["b"].found()["bank"]
+    assert (before.auth, before.tags, before.info) == (Auth("password"), ("v1",), "{}")
+    service = rig["a"].found()["bank"]
+    rig["a"].registry.amend(attrs.evolve(service, info='{"n":1}'))
+    rig["a"].registry.load(id, 4.5)
+    rig.wait()
+    now = rig["b"].found()["bank"]
+    assert (now.info, now.provider) == ('{"n":1}', before.provider)
+    assert rig["b"].registry.load_of(now.provider) == 4.5
+    [service] = rig["a"].registry.services()
+    rig["a"].registry.set_check(service, Check(CheckState.FAILING, "no answer", 0.0))
+    rig.wait()
+    check = rig["b"].check("bank")
+    assert check is not None
+    assert check.reason == "at a: no answer"
+    rig["a"].registry.set_check(service, Check(CheckState.PASSING, "", 0.0))
+    rig.wait()
+    assert rig["b"].check("bank") is None
+    rig["a"].registry.withdraw(id, ["bank"])
+    rig.wait()
+    assert rig["b"].registry.providers() == []
+
+
+def test_prefixes_rename_services_and_topics() -> None:
+    rig = Rig("ab", prefix="x.")
+    rig["a"].offer("bank")
+    rig["b"].topics.subscribe(b"x.t", rig["b"], rig["b"])
+    headers = PublishedHeaders()
+    headers.tail = b"tail"
+    rig["a"].topics.publish(b"t", headers, (b"hello",))
+    rig.wait()
+    assert list(rig["b"].found()) == ["x.bank"]
+    assert [body for body, _ in rig["b"].got] == [b"hello"]
+
+
+def test_services_and_messages_beyond_the_bounds_are_refused_and_counted() -> None:
+    rig = Rig("ab", services=2, rate=3)
+    for number in range(4):
+        rig["a"].offer(f"bank-{number}")
+    for _ in range(5):
+        rig["a"].topics.publish(b"t", PublishedHeaders(), (b"m",))
+    rig.wait()
+    row = rig["b"].row("a")
+    assert (row["services_in"], row["refused"], row["error"]) == (
+        2,
+        2,
+        "more than 2 services come from a (bridges.to.services)",
+    )
+    assert len(rig["b"].got) == 3
+    assert (rig["a"].row("b")["messages_out"], rig["a"].row("b")["dropped"]) == (3, 2)
+    counts = rig["b"].bridges.counts()
+    assert (counts["bridges.services_refused"], counts["bridges.messages_in"]) == (2, 3)
+
+
+def test_many_services_are_worked_off_in_slices() -> None:
+    rig = Rig("ab")
+    for number in range(250):
+        rig["a"].offer(f"bank-{number}")
+    rig.wait()
+    assert len(rig["b"].found()) == 250
+    rig.network.cut("a", "b")
+    rig.network.heal("a", "b")
+    rig.wait()
+    assert len(rig["b"].found()) == 250
+    assert rig["b"].row("a")["lost"] == 0
+
+
+def test_the_brokers_own_names_do_not_travel() -> None:
+    rig = Rig("ab")
+    rig["a"].registry.offer_own([Service("broker-client", "192.0.2.1:1", 0)])
+    rig["a"].topics.publish(b"elkobroker.services", PublishedHeaders(), (b"x",))
+    rig.wait()
+    assert rig["b"].found() == {}
+    assert rig["a"].row("b")["messages_out"] == 0
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"SERVICES", b"1/bridge/x/tcp/h:1"],
+        [b"SERVICES", b"1" * 9_000, b"{}"],
+        [b"LOADS", b"{"],
+        [b"WANTED", b"{"],
+        [b"WANTED", b'{"services":[' + b'"a",' * 100 + b'"a"]}'],
+    ],
+    ids=["odd", "long", "loads", "wanted", "many"],
+)
+def test_a_malformed_message_about_services_ends_the_link(frames: list[bytes]) -> None:
+    rig = Rig("ab")
+    with pytest.raises(Malformed):
+        rig["a"].bridges.links.receivers["bridge"].receive("b", frames)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b"t", b"1 b", b"", b"x", b"m"],
+        [b"t", b"1 b", b"", b"2", b"m"],
+        [b"t", b"1 b", b"", b"1", b"h", b"m"],
+        [b"t", b"", b"", b"0", b"m"],
+        [b"elkobroker.x", b"1 b", b"", b"0", b"m"],
+        [b"t" * 5_000, b"1 b", b"", b"0", b"m"],
+    ],
+    ids=["empty", "number", "short", "odd", "path", "own", "long"],
+)
+def test_a_malformed_message_of_a_topic_ends_the_link(frames: list[bytes]) -> None:
+    rig = Rig("ab")
+    with pytest.raises(Malformed):
+        rig["a"].bridges.links.receivers["messages"].receive("b", frames)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("ident", "value", "why"),
+    [
+        (b"1/bridge/x/tcp/h:1", b"{", "a service is malformed"),
+        (b"1/x", b"{}", "a service is malformed"),
+        (b"1/bridge/x/tcp/h:1", b'{"broker":"b","provider":1,"service":{"name":"x","hostport":"h:1"}}', "its path"),
+    ],
+)
+def test_a_malformed_service_is_refused(ident: bytes, value: bytes, why: str) -> None:
+    rig = Rig("ab")
+    rig["a"].bridges.links.receivers["bridge"].receive("b", [b"SERVICES", ident, value])  # type: ignore[attr-defined]
+    rig.wait()
+    assert rig["a"].found() == {}
+    assert why in rig["a"].row("b")["error"]
+
+
+def test_a_path_that_is_none_is_no_path() -> None:
+    texts = (None, "", "1", "1 a/b", "1 " + "a" * 65, "1" + " a" * 9, "x" * 2_000, b"1 \xff")
+    assert [text for text in texts if Path.parse(text)] == []
+    assert split([HEADER, b"nothing", b"k", b"v"]) == (None, [b"k", b"v"])
+    assert Path("1", ("b",)).objection("a", "c", 1) == "malformed"
+
+
+def test_the_stop_leaves_what_is_registered() -> None:
+    rig = Rig("ab", keep=1)
+    rig["a"].offer("bank")
+    rig.wait()
+    rig["b"].bridges.stop()
+    rig.network.cut("a", "b")
+    rig.wait(5)
+    assert list(rig["b"].found()) == ["bank"]
+
+
+def test_a_member_of_a_cluster_subscribes_to_the_topics_that_it_sends() -> None:
+    # Messages of other members come for subscriptions only; a pattern cannot be subscribed to.
+    rig = Rig("ab", clustered=True, send_topics=("news", "log.*"))
+    assert sorted(rig["a"].topics.names()) == [b"news", b"t"]
+    assert Rig("ab", send_topics=("news",))["a"].topics.names() == [b"t"]
