@@ -1,4 +1,5 @@
-"""A cluster: how soon a change is seen at the other brokers, and what a member's topics cost beside a single broker's.
+"""A cluster: how soon a change is seen at the other brokers, how long a broker with many services holds the others, and
+what a member's topics cost beside a single broker's.
 
 ``changes`` starts three members of etcd and three brokers on hosts made of network namespaces, which needs root. One
 Elko server offers and withdraws services at one broker; a watching administrator at each of the others notes when it
@@ -7,28 +8,31 @@ receives each change.
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
-import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import servers
-from bench.harness import Figure, Row, Scenario, cpu
-from bench.machine import cpu_seconds
+from bench import servers, traffic
+from bench.harness import Figure, Row, Scenario, cpu, exactly
+from bench.machine import cpu_seconds, raise_descriptor_limit
 from bench.rows.mc0 import puts
-from bench.servers import Mc0Server
+from bench.rows.scale import CONFIG, OF_EACH, is_found, names_of, register
+from bench.rows.stalls import longest_ping, pinging
+from bench.servers import HTTP_LISTENS, Mc0Server, WireServer, broker_with
 from tests.cluster.farm.hosts import ELKO, Broker, Hosts
-from tests.cluster.real_etcd import Etcd, until
+from tests.cluster.real_etcd import Etcd
 from tests.integration.daemon import Peer
-
-RATE = 100.0
-"""Changes a second."""
+from tests.patience import until
 
 IDLE = 5.0
 """Seconds for which the brokers' CPU time is measured without changes: beats, health checks and timers."""
@@ -139,9 +143,9 @@ def _listens(broker: Broker) -> bool:
     return True
 
 
-def changes(seconds: float) -> list[Figure]:
-    """Run a farm, and change services at one of its brokers."""
-    with tempfile.TemporaryDirectory(prefix="elkobroker-bench-") as directory, Hosts(Path(directory), ttl=10) as hosts:
+def changes(rate: float, seconds: float) -> list[Figure]:
+    """Run a farm, and change services at one of its brokers so many times a second."""
+    with TemporaryDirectory(prefix="elkobroker-bench-") as directory, Hosts(Path(directory), ttl=10) as hosts:
         for member in hosts.etcds.values():
             member.start()
         for member in hosts.etcds.values():
@@ -150,7 +154,7 @@ def changes(seconds: float) -> list[Figure]:
             broker.start()
         for broker in hosts.brokers.values():
             until(partial(_listens, broker))
-        return seen_changes(hosts, int(RATE * seconds), RATE)
+        return seen_changes(hosts, int(rate * seconds), rate)
 
 
 # topics
@@ -160,7 +164,7 @@ def changes(seconds: float) -> list[Figure]:
 def member() -> Iterator[Mc0Server]:
     """A broker with mc0 that is a member of two. Its topics have no subscriber at the other one."""
     with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="elkobroker-bench-"))
+        directory = stack.enter_context(TemporaryDirectory(prefix="elkobroker-bench-"))
         etcd = stack.enter_context(Etcd(Path(directory)))
         one, _ = (
             stack.enter_context(servers.mc0(more=CLUSTER.format(etcd=etcd.url, name=name, link=servers.free_port())))
@@ -170,7 +174,116 @@ def member() -> Iterator[Mc0Server]:
         yield one
 
 
-ROWS: dict[str, Row | Scenario] = {"changes": Scenario("A change of services, seen at other brokers", 30.0, changes)}
+# many services
+
+TTL = 5
+"""Seconds of a lease: the least that the configuration permits."""
+
+HELD = 600.0
+"""Limit in seconds for services to expire or return: ten TTL of holding, and more on a machine with other work."""
+
+
+@contextmanager
+def farm(*names: str) -> Iterator[tuple[Etcd, list[Member]]]:
+    """Brokers of a cluster with one member of etcd."""
+    with ExitStack() as stack:
+        etcd = stack.enter_context(Etcd(Path(stack.enter_context(_directory()))))
+
+        def member(name: str) -> Member:
+            config = CONFIG + CLUSTER.format(etcd=etcd.url, name=name, link=servers.free_port()) + f"ttl = {TTL}\n"
+            place = Path(stack.enter_context(_directory()))
+            found, said = stack.enter_context(broker_with(Member, "http", config, HTTP_LISTENS, place))
+            found.port = int(said[1])
+            return found
+
+        yield etcd, [member(name) for name in names]
+
+
+class Member(WireServer):
+    """A broker of a cluster, with HTTP."""
+
+    def ask(self, path: str) -> Any:
+        """Return an answer of the HTTP API."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=traffic.STUCK) as answer:
+            return json.load(answer)
+
+    def services(self) -> int:
+        """Return the number of services that are found here, without those of the brokers themselves."""
+        return int(self.ask("/v1/services?pattern=service-*&limit=1")["total"])
+
+
+def _directory() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="elkobroker-bench-")
+
+
+def stalls(count: int, seconds: float) -> list[Figure]:
+    """Measure pings while the services of a broker expire at the other one, and while it returns with them."""
+    raise_descriptor_limit()
+    with farm("a", "b") as (_, [one, other]), ExitStack() as stack:
+        names = [names_of(0)[0], names_of(count // OF_EACH - 1)[-1]]
+
+        def await_all(there: bool = True) -> None:
+            # Etcd takes seconds to end a lease of 50,000 keys, in which that of the other broker may end as well: then
+            # the services are held for a while.
+            until(lambda: all(is_found(other.elko, each) is there for each in names), "the services", HELD)
+
+        def pause() -> None:
+            one.process.send_signal(signal.SIGSTOP)
+            await_all(False)
+
+        def go_on() -> None:
+            one.process.send_signal(signal.SIGCONT)
+            await_all()
+
+        begun = time.perf_counter()
+        register(one, count, stack)
+        await_all()
+        took = time.perf_counter() - begun
+        figures = [Figure(f"{count:,} services, registered and seen elsewhere", f"{took:.1f} s")]
+        figures += longest_ping(other, pause, seconds, ", at the other broker when they expire")
+        figures += longest_ping(other, go_on, seconds, ", there when they return")
+        pinger = pinging(one)  # before the pause, in which nothing connects
+        pause()
+        return figures + longest_ping(one, go_on, seconds, ", at the broker that was paused", pinger)
+
+
+def heal(count: int, seconds: float) -> list[Figure]:
+    """Suspend etcd for longer than the TTL, so that all leases end, and count what each broker finds until it has been
+    a member again for some seconds."""
+    with farm("a", "b", "c") as (etcd, brokers), ExitStack() as stack:
+        for number, each in enumerate(brokers):
+            register(each, count // 3, stack, number * count // 3 // OF_EACH)
+        until(lambda: all(each.services() == count for each in brokers), "the services")
+        etcd.members[0].pause()
+        time.sleep(2 * TTL)
+        etcd.members[0].resume()
+        begun = end = time.perf_counter()
+        least, looks = [count] * len(brokers), 0
+        while time.perf_counter() < end + seconds:
+            least = [min(before, each.services()) for before, each in zip(least, brokers, strict=True)]
+            looks += 1
+            if time.perf_counter() < begun + TTL or any(each.ask("/readyz")["degraded"] for each in brokers):
+                end = time.perf_counter()
+        lost = [each.counters().get("cluster.lost-leases") for each in brokers]
+    return [
+        exactly(f"least of {count:,} services found at each broker", least, [count] * len(brokers)),
+        exactly("leases lost at each broker", lost, [1] * len(brokers)),
+        Figure("counts at each", f"{looks:,}"),
+        Figure("seconds until all brokers are members again", f"{end - begun:.1f}"),
+    ]
+
+
+HEALS = {"300": 300, "3k": 3_000, "30k": 30_000}
+
+ROWS: dict[str, Row | Scenario] = {
+    "changes": Scenario("100 changes of services a second, seen at other brokers", 30.0, partial(changes, 100.0)),
+    "changes-1k": Scenario("1,000 changes of services a second, seen elsewhere", 10.0, partial(changes, 1_000.0)),
+    "stalls-50k": Scenario("A broker with 50,000 services expires, and returns", 2.0, partial(stalls, 50_000)),
+}
+ROWS |= {
+    f"heal-{name}": Scenario(f"etcd is away beyond the TTL: {count:,} services", 3.0, partial(heal, count))
+    for name, count in HEALS.items()
+}
 ROWS |= {
     f"topics-{count}": Row(
         f"mc0 at a member, 100 B to {count}, a delivery; beside a single broker",

@@ -39,8 +39,7 @@ FLUSH = 2.0
 class Cluster:
     """Membership of this broker in a farm: `IMembers` and `IQueueOwners`.
 
-    ``failed`` is called after the start if this broker may not remain
-    a member. ``linked``, an attribute, returns the names of the brokers with an open link.
+    ``failed`` is called after the start if this broker may not remain a member.
     """
 
     log = Logger()
@@ -49,7 +48,6 @@ class Cluster:
 
     def __init__(self, environment: Environment, failed: Callable[[ClusterFailed], None]) -> None:
         self.name = environment.settings.name
-        self.linked: Callable[[], Collection[str]] = tuple
         self._clock = environment.clock
         self._sessions = Sessions(environment, failed)
         self._parts = self._sessions.parts
@@ -79,6 +77,11 @@ class Cluster:
             lambda failure: self.log.failure("cluster: the end of the membership failed", failure)
         )
 
+    def follow_links(self, linked: Callable[[], Collection[str]], alive: Callable[[], Collection[str]]) -> None:
+        """Follow the links to other brokers: these functions return the names of those with an open one, and of those
+        that are alive, as far as the links show."""
+        self._parts.members.linked, self._parts.members.alive = linked, alive
+
     def has_entries(self) -> bool:
         """Return True if own providers are in the registry, live ones or departed ones."""
         return self._parts.own_sizes()[0] > 0 or self._parts.own.departing > 0
@@ -95,7 +98,7 @@ class Cluster:
         return self._parts.members.watch(changed)
 
     def health(self) -> Sequence[MemberHealth]:
-        return self._parts.members.health(self.linked())
+        return self._parts.members.health()
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         if self._parts.members.describe(listeners, draining):

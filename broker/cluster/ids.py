@@ -77,7 +77,6 @@ class Ids:
         self._spare = memory.spare if memory.spare[1] > memory.spare[0] else (0, 0)
         self._mark = self._next
         """Ids below this one may be issued."""
-        self._saving = False
         self._stopped = False
         self._low: Callable[[], None] | None = None
         self._used = False

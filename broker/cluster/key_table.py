@@ -5,8 +5,11 @@ Rules:
 - An entry of a member is *valid* only under the lease of the member's key: so what a dead lease left does not count.
   Without a lease, no member has written it.
 - A beat is kept only beside its member, and a load counts only from the holder of its provider.
-- An entry whose lease ended while this member had none either, or with the data of etcd, is *held*: it counts until
-  another value of its key, until its member has restored its registrations or has ended, or until `drop_held`.
+- The end of a member's lease deletes its key first, and then its entries, in one revision. So a deletion of a valid
+  entry is an act of its holder.
+- A lease that ended while this member was interrupted too, or soon after, or with the data of etcd, is *held*: its
+  entries count until another value of their key, or until `drop_held`: that is due once their member has restored its
+  registrations or has ended. Etcd does not have them, so that a deletion of the key does not concern them.
 - All tables are bounded; what is over a limit is counted as well, and left out.
 
 The file is longer than others: each change of a key updates all indexes at once.
@@ -14,8 +17,9 @@ The file is longer than others: each change of a key updates all indexes at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain, islice
 
 import attrs
 from twisted.logger import Logger
@@ -42,34 +46,34 @@ reactor for some milliseconds each."""
 MAX_LOGGED = 100
 """Limit of the keys whose bad values are logged, so that a stranger who writes does not fill the log."""
 
+PIECE = 500
+"""Keys that are held, compared, touched, discarded or reconciled in one turn of the reactor, a millisecond or two."""
+
 LEASED = frozenset((b"b", b"s", b"t", b"l", b"beat"))
 """Kinds of keys that members put under their leases only."""
 
 
 @attrs.frozen
 class MemberEntry:
-    """A member with the lease of its key; ``restored`` is that of `layout.MemberValue`. ``held`` marks one whose lease
-    ended as that of a held entry."""
+    """A member with the lease of its key; ``restored`` is that of `layout.MemberValue`."""
 
     member: Member
     lease: int
     restored: bool = False
-    held: bool = False
 
 
 @attrs.frozen
 class Entry:
-    """A registration as it is in etcd; ``held`` as in the rules of this file."""
+    """A registration as it is in etcd, or, without a lease, of the record."""
 
     registration: Registration
     lease: int
     modified: int
-    held: bool = False
 
     @property
-    def version(self) -> tuple[int, int, bool]:
+    def version(self) -> tuple[int, int]:
         """Another one for each value, also after a loss of etcd's data."""
-        return self.modified, self.lease, self.held
+        return self.modified, self.lease
 
     @property
     def broker(self) -> str:
@@ -100,7 +104,12 @@ class Touched:
     loads: dict[tuple[str, int], None] = attrs.field(factory=dict)
     claims: dict[tuple[str, str], None] = attrs.field(factory=dict)
     beats: dict[str, layout.BeatValue] = attrs.field(factory=dict)
+    leases: dict[str, int] = attrs.field(factory=dict)
+    """Members under another lease, or none, with the revision: what they had counts no more, and is to be touched. As a
+    rule etcd deletes it in the same revision; it may be tens of thousands of keys."""
     meta: bool = False
+    due: bool = False
+    """True if held leases are to be dropped now."""
 
 
 class Bad:
@@ -145,6 +154,9 @@ class Table:
         """Number of the loads of a member that have a provider."""
         self._of: dict[str, dict[Key, None]] = {}
         """Keys at which a member has an entry or a standby."""
+        self.held: dict[tuple[str, int], bool] = {}
+        """Members with their leases that are held, 0 for the record; True if they are to be dropped now. Such a member
+        stays until it has another lease."""
 
     # reading
 
@@ -158,10 +170,17 @@ class Table:
 
     def is_valid(self, entry: Entry) -> bool:
         """Return True if an entry counts."""
-        if entry.held:
-            return True
         member = self.members.get(entry.broker)
-        return member is not None and member.lease == entry.lease
+        return (member is not None and member.lease == entry.lease) or self.is_held(entry)
+
+    def is_held(self, entry: Entry) -> bool:
+        """Return True if an entry counts, although etcd does not have it."""
+        return (entry.broker, entry.lease) in self.held
+
+    def has_key(self, name: str) -> bool:
+        """Return True if a member has its key in etcd."""
+        member = self.members.get(name)
+        return member is not None and (name, member.lease) not in self.held
 
     def valid(self, key: Key) -> Entry | None:
         """Return the entry of a registration if it counts."""
@@ -179,7 +198,7 @@ class Table:
     def modified(self, key: Key) -> int:
         """Return the revision of what is at the key of a registration, 0 if there is nothing."""
         entry = self.entries.get(key)
-        return self.unusable.get(key, 0) if entry is None or entry.held else entry.modified
+        return self.unusable.get(key, 0) if entry is None or self.is_held(entry) else entry.modified
 
     def obstacle(self, key: Key) -> int:
         """Return the revision of what is at the key of a registration and does not count, 0 if there is nothing."""
@@ -196,7 +215,7 @@ class Table:
         if number is None:
             return 0.0, None
         member, entry = self.members.get(broker), self._loads[broker, number]
-        valid = member is not None and (member.held or member.lease == entry.lease)
+        valid = member is not None and member.lease == entry.lease
         return entry.loads[provider] if valid else (0.0, None)
 
     def loads(self) -> Iterator[tuple[tuple[str, int], LoadsEntry]]:
@@ -223,21 +242,24 @@ class Table:
             self.delete(kv.key, kv.mod_revision, touched)
             self._note_unusable(rest, kv.mod_revision)
 
-    def delete(self, key: bytes, revision: int, touched: Touched) -> None:
-        """Take over the deletion of a key."""
+    def delete(self, key: bytes, revision: int, touched: Touched, hold: bool = False) -> None:
+        """Take over the deletion of a key. With ``hold`` the lease of a member that ends is held."""
         rest = key[len(self._keys.prefix) :]
         kind, _, tail = rest.partition(b"/")
         try:
             if kind == b"s":
-                self._set_entry(layout.registration_of(tail), None, revision, touched)
+                self._delete_entry(layout.registration_of(tail), revision, touched)
             elif kind == b"t":
-                self._set_standby(*layout.standby_of(tail), None, revision, touched)
+                registration, name = layout.standby_of(tail)
+                standby = self.standbys.get(registration, {}).get(name)
+                if standby is None or not self.is_held(standby):
+                    self._set_standby(registration, name, None, revision, touched)
             elif kind == b"l":
                 self._set_loads(layout.loads_of(tail), None, touched)
             elif kind == b"beat":
                 self.beats.pop(layout.name_of(tail), None)
             elif kind == b"b":
-                self._set_member(layout.name_of(tail), None, revision, touched)
+                self._end_member(layout.name_of(tail), revision, touched, hold)
             elif kind == b"q":
                 queue = layout.claim_of(tail)
                 self.claims.pop(queue, None)
@@ -248,50 +270,66 @@ class Table:
         except Foreign:
             pass  # a foreign key was not taken over either
 
-    def hold(self, before: Table, own: str, lost: bool) -> None:
-        """Hold entries of the table before, of other members than ``own``: those that it held already, and with
-        ``lost`` those of members that have another lease now, or none, since this member had none meanwhile either."""
+    def hold(self, before: Table, own: str, ended: bool, recorded: Mapping[Key, Entry]) -> Iterator[None]:
+        """Hold, in steps, what the table before held, and with ``ended`` the leases of members that have another one
+        now, or none; not those of ``own``, of members that have restored their registrations, and those that were to be
+        dropped. Of ``recorded``, the entries of the record, those are held at whose key there is none, and whose
+        members may still restore them."""
+        leases = [each for each, due in before.held.items() if not due]
+        if ended:
+            leases += ((name, member.lease) for name, member in before.members.items())
         touched = Touched()
-        for name, known in before.members.items():
-            if name not in self.members and name != own and (lost or known.held):
-                self.members[name] = attrs.evolve(known, held=True)
-        counted = {key: each for key, each in before.entries.items() if before.is_valid(each) and (lost or each.held)}
-        self.hold_entries(counted, own)
-        for key, standbys in before.standbys.items():
-            for name, entry in standbys.items():
-                held = before.is_valid(entry) and (lost or entry.held) and self._must_hold(entry, own)
-                if held and name not in self.standbys.get(key, ()):
-                    self._set_standby(key, name, attrs.evolve(entry, held=True), 0, touched)
+        for name, lease in dict.fromkeys(leases):
+            member, known = self.members.get(name), before.members.get(name)
+            if name == own or (member is not None and (member.restored or member.lease == lease)):
+                continue
+            self.held[name, lease] = False
+            if member is None and known is not None and known.lease == lease:
+                self.members[name] = known
+            for keys in pieces(before.of(name)):
+                for key in keys:
+                    entry, standby = before.entries.get(key), before.standbys.get(key, {}).get(name)
+                    if entry is not None and (entry.broker, entry.lease) == (name, lease) and key not in self.entries:
+                        self._set_entry(key, entry, 0, touched)
+                    if standby is not None and standby.lease == lease and name not in self.standbys.get(key, ()):
+                        self._set_standby(key, name, standby, 0, touched)
+                yield
+        for keys in pieces(recorded):
+            for key in keys:
+                entry = recorded[key]
+                member = self.members.get(entry.broker)
+                ready = member is not None and member.restored and (entry.broker, member.lease) not in self.held
+                if key not in self.entries and not ready and entry.broker != own:
+                    self.held[entry.broker, entry.lease] = False
+                    self._set_entry(key, entry, 0, touched)
+            yield
 
-    def hold_entries(self, entries: Mapping[Key, Entry], own: str) -> None:
-        """Hold these entries of other members than ``own``, where there is none, and their members may still restore
-        them."""
-        touched = Touched()
-        for key, entry in entries.items():
-            if key not in self.entries and self._must_hold(entry, own):
-                self._set_entry(key, attrs.evolve(entry, held=True), 0, touched)
-
-    def _must_hold(self, entry: Entry, own: str) -> bool:
-        member = self.members.get(entry.broker)
-        if entry.broker == own:
-            return False
-        return member is None or member.held or not (member.restored or member.lease == entry.lease)
-
-    def drop_held(self, name: str | None = None, revision: int = 0) -> Touched:
-        """Remove what was held, of one member or of all. Returns it."""
-        touched = Touched()
-        for key in tuple(self.entries) + tuple(self.standbys) if name is None else self.of(name):
-            entry = self.entries.get(key)
-            if entry is not None and entry.held and name in (None, entry.broker):
-                self._set_entry(key, None, revision, touched)
-            for each, standby in tuple(self.standbys.get(key, {}).items()):
-                if standby.held and name in (None, each):
-                    self._set_standby(key, each, None, revision, touched)
-        for each in [each for each, member in self.members.items() if member.held and name in (None, each)]:
-            self._set_member(each, None, revision, touched)
-        return touched
+    def drop_held(self, name: str, over: bool, revision: Callable[[], int]) -> Iterator[Touched]:
+        """Remove what is held of a member, in steps. What is not due stays if the member has its key again, unless the
+        time of holding is ``over``. Yields what was removed."""
+        for each, lease in list(self.held):
+            for keys in chain(pieces(self.of(name)), ((),)) if each == name else ():
+                touched = Touched()
+                if (name, lease) not in self.held or not (over or self.held[name, lease] or not self.has_key(name)):
+                    break
+                self._drop_keys(keys, name, lease, revision(), touched)
+                if not keys:
+                    del self.held[name, lease]
+                    member = self.members.get(name)
+                    if member is not None and member.lease == lease:
+                        self._set_member(name, None, revision(), touched)
+                yield touched
 
     # internal
+
+    def _drop_keys(self, keys: Iterable[Key], name: str, lease: int, revision: int, touched: Touched) -> None:
+        """Remove what a lease of a member has at these keys."""
+        for key in keys:
+            entry, standby = self.entries.get(key), self.standbys.get(key, {}).get(name)
+            if entry is not None and (entry.broker, entry.lease) == (name, lease):
+                self._set_entry(key, None, revision, touched)
+            if standby is not None and standby.lease == lease:
+                self._set_standby(key, name, None, revision, touched)
 
     def _put(self, rest: bytes, kv: KeyValue, touched: Touched) -> None:
         kind, _, tail = rest.partition(b"/")
@@ -383,6 +421,13 @@ class Table:
                 del self.standbys[key]
             self._unindex(key, name)
 
+    def _delete_entry(self, key: Key, revision: int, touched: Touched) -> None:
+        entry = self.entries.get(key)
+        if entry is not None and self.is_held(entry):
+            self.unusable.pop(key, None)
+        else:
+            self._set_entry(key, None, revision, touched)
+
     def _unindex(self, key: Key, name: str) -> None:
         """Forget that a member has a key, unless it has it otherwise."""
         entry = self.entries.get(key)
@@ -401,14 +446,23 @@ class Table:
             self.beats.pop(name, None)
         touched.members[name] = None
         if (before and before.lease) != (entry and entry.lease):
-            for key in self._of.get(name, ()):
-                touched.registrations[key] = max(revision, touched.registrations.get(key, 0))
+            touched.leases[name] = revision
             for queue, (owner, _) in self.claims.items():
                 if owner == name:
                     touched.claims[queue] = None
-        if (entry is None and before is not None and not before.held) or (entry is not None and entry.restored):
+        ended = entry is None and before is not None and (name, before.lease) not in self.held
+        if ended or (entry is not None and entry.restored):
             # It has ended, or has written all that it has.
-            touched.registrations.update(self.drop_held(name, revision).registrations)
+            for each in [each for each in self.held if each[0] == name]:
+                self.held[each] = touched.due = True
+
+    def _end_member(self, name: str, revision: int, touched: Touched, hold: bool) -> None:
+        """The key of a member is gone."""
+        member = self.members.get(name)
+        if member is None or not hold:
+            self._set_member(name, None, revision, touched)
+        else:
+            self.held[name, member.lease] = False
 
     def _set_loads(self, where: tuple[str, int], entry: LoadsEntry | None, touched: Touched) -> None:
         before = self._loads.pop(where, None)
@@ -424,6 +478,13 @@ class Table:
                 self._load_of[where[0], id] = where[1]
                 if before is None or before.loads.get(id) != load:
                     touched.loads[where[0], id] = None
+
+
+def pieces(keys: Iterable[Key]) -> Iterator[list[Key]]:
+    """Divide keys into pieces, each for one turn of the reactor."""
+    rest = iter(keys)
+    while piece := list(islice(rest, PIECE)):
+        yield piece
 
 
 def _member(name: str, kv: KeyValue) -> tuple[Member, int, bool]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -34,8 +35,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.cluster import layout
-from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, IEtcd, Nested, NoSpace, Put
-from broker.cluster.etcd_pauses import DENIED_RETRY, SESSION_RETRY, SESSION_STABLE, SILENCE
+from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, NoSpace, Put
 from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys
@@ -44,11 +44,12 @@ from broker.cluster.members import Members, Upkeep
 from broker.cluster.membership import Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.owner_claims import Claims
-from broker.cluster.publisher import MAX_BATCH, MAX_BYTES, Publisher, Unit
+from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
-from broker.cluster.settings import ClusterFailed, Environment
-from broker.cluster.watch_feed import Feed, Reopening, WatchHeartbeat
+from broker.cluster.settings import DENIED_RETRY, SESSION_RETRY, SESSION_STABLE, SILENCE, ClusterFailed, Environment
+from broker.cluster.watch_feed import Feed, Reopening, WatchHeartbeat, in_turns
+from broker.core.cluster.cluster_interfaces import Registration
 from broker.core.rates import LogLimit
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.
@@ -66,8 +67,8 @@ class Session(Protocol):
     def going(self) -> bool:
         """Return True if the membership has not ended."""
 
-    def in_touch(self) -> bool:
-        """Return False while leases may have ended without a notice, the own one among them."""
+    def is_doubtful(self) -> bool:
+        """Return True while leases of other members may end because of an interruption that this one shares."""
 
     def interrupt(self, reason: str) -> None:
         """End the present session."""
@@ -87,8 +88,11 @@ class Session(Protocol):
     def changed(self, touched: Touched) -> None:
         """The watch has changed the table."""
 
-    def replaced(self, before: Table, touched: Touched) -> None:
-        """There is a new table."""
+    def differing(self, touched: Touched) -> None:
+        """A new table has other registrations and loads."""
+
+    def replaced(self, before: Table) -> None:
+        """There is a new table, and all that differs has been passed on."""
 
 
 class Parts:
@@ -165,10 +169,12 @@ class Parts:
             settings.ttl,
             self.bad,
             session.changed,
+            session.differing,
             session.replaced,
             session.watch_ended,
-            session.in_touch,
+            session.is_doubtful,
             self.record.held,
+            lambda: self.members.alive(),
         )
         self.feed.revision = kept.saved.revision
         self.reopening = Reopening(
@@ -176,21 +182,15 @@ class Parts:
         )
         self.upkeep = Upkeep(etcd, clock, lambda: self.feed.revision, self._is_first, self.remember)
 
-    async def adopt(self, etcd: IEtcd) -> None:
+    async def adopt(self) -> None:
         """Write the registrations from before this broker was a member, so that all members find them for the grace."""
-        fence = Compare("MOD", self._keys.member(self.name), self.membership.revision)
-        puts = [
-            (self._keys.registration(each.key), layout.registration_value(each, self.name))
-            for each in self._registry.remembered()
-        ]
-        while puts:
-            batch: list[Nested] = []
-            size = 0
-            while puts and len(batch) < MAX_BATCH and size < MAX_BYTES:
-                key, value = puts.pop()
-                batch.append(Nested(Compare("CREATE", key, 0), Put(key, value, self.membership.lease)))
-                size += len(value)
-            await etcd.txn([fence], batch)
+        for each in self._registry.remembered():
+            self.publisher.mark(("s", each.key), partial(self._build_adopted, each))
+        # The key of this member has just been created.
+        self.publisher.full = False
+        self.publisher.resume(self.membership.lease, self.membership.revision)
+        await self.publisher.idle()
+        self.publisher.pause()
 
     def lease(self) -> int:
         """Return the present lease, 0 without one."""
@@ -247,6 +247,11 @@ class Parts:
         key = self._keys.meta
         return Unit(Put(key, layout.meta_value(self.epoch), 0), Compare("CREATE", key, 0))
 
+    def _build_adopted(self, registration: Registration) -> Unit:
+        key = self._keys.registration(registration.key)
+        value = layout.registration_value(registration, self.name)
+        return Unit(Put(key, value, self.lease()), Compare("CREATE", key, 0))
+
     def _build_member(self, restored: bool = False) -> Unit:
         value = layout.member_value(self.members.here, restored or self.membership.restored)
         return Unit(Put(self._keys.member(self.name), value, self.lease()))
@@ -301,7 +306,7 @@ class Sessions:
         self._rng = environment.rng
         self._failed = failed
         self._keys_lost = False
-        """True from the loss of the lease until all keys are read again."""
+        """True from the loss of the lease until all keys are read again; so the others' may have ended meanwhile."""
         self._leaseless = False
         """True from the loss of the lease until the next one, once all keys have been read for want of space."""
         self._single = False
@@ -374,6 +379,8 @@ class Sessions:
                 self.trouble = f"etcd has no space: {error}"
             except EtcdError as error:
                 self.trouble = str(error)
+            if self.count == 0:
+                self._start_interrupted()
             self.parts.beats.stop()
             self.parts.publisher.pause()
             if not self.going():
@@ -390,8 +397,8 @@ class Sessions:
     def going(self) -> bool:
         return self.state not in (State.FENCED, State.STOPPED)
 
-    def in_touch(self) -> bool:
-        return self._leaseless or self.parts.membership.is_held()
+    def is_doubtful(self) -> bool:
+        return self._keys_lost or self.parts.membership.is_doubtful()
 
     async def _session(self) -> str:
         """Be a member until something interrupts that. Returns the reason."""
@@ -407,7 +414,7 @@ class Sessions:
         except NoSpace as error:
             parts.publisher.no_space(str(error))
             if not database.replaced:
-                await parts.feed.start(database, not self._leaseless, True)
+                await parts.feed.start(database, not self._leaseless)
                 self._leaseless = True
             raise
         self._leaseless = False
@@ -428,22 +435,28 @@ class Sessions:
         first = self.count == 0
         adopts = self._single
         if adopts:
-            await parts.adopt(self._etcd)
+            await parts.adopt()
+            if parts.publisher.pending:
+                return self._interrupted or "etcd has no space"
             self._single = False
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
         whole = lost or not parts.membership.written
-        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole, lost)
+        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole)
         await self._caught_up()
         if not self.going():
             return "stopped"
         if self._interrupted:
             return self._interrupted
-        self._data_lost = self._keys_lost = False
         if first and (same or adopts):
             self._remember_providers()
+        await in_turns(self._clock, parts.own.reconcile((lost or replaced) and not adopts))
+        if not self.going():
+            return "stopped"
+        if self._interrupted:
+            return self._interrupted
+        self._data_lost = self._keys_lost = False
         parts.publisher.resume(parts.membership.lease, parts.membership.revision)
-        parts.own.reconcile((lost or replaced) and not adopts)
         parts.loads.reconcile()
         parts.publish_restored()
         parts.beats.start()
@@ -515,7 +528,7 @@ class Sessions:
                 if self._logged.due("meta"):
                     self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 parts.publish_meta()
-            elif not table.has_epoch(parts.epoch):  # or of another layout: the next session tells which
+            elif not table.has_epoch(parts.epoch):  # or of another layout: the next session finds out which
                 self.interrupt("the data of etcd were replaced")
         parts.members.touched(touched.members)
         parts.claims.touched(touched.claims)
@@ -527,12 +540,15 @@ class Sessions:
         if self._name in touched.beats:
             parts.beats.arrived(touched.beats[self._name])
 
-    def replaced(self, before: Table, touched: Touched) -> None:
-        """Apply the difference to a new table."""
-        self.parts.members.reconcile()
-        self.parts.claims.reconcile(before)
+    def differing(self, touched: Touched) -> None:
+        """Apply a part of the difference to a new table."""
         self.parts.mirror.apply(touched.registrations, touched.loads)
         self.parts.record.note(touched.registrations)
+
+    def replaced(self, before: Table) -> None:
+        """Apply the rest of a new table."""
+        self.parts.members.reconcile()
+        self.parts.claims.reconcile(before)
         self.parts.mirror.when_applied(self.parts.record.read)
 
     async def present_revision(self) -> int:
@@ -552,8 +568,13 @@ class Sessions:
         self._patience = None
         if self._started is not None and self.parts.ids.in_hand and not self.parts.membership.waiting:
             self.log.warn("cluster: this broker starts without the cluster: {why}", why=self.trouble)
-            self.parts.record.answering = self.parts.record.serving
+            self._start_interrupted()
             self._begun()
+
+    def _start_interrupted(self) -> None:
+        """Etcd is away at the start: the others may have lost their leases, too, and the record is what is known."""
+        self.parts.membership.interrupted()
+        self.parts.record.holding = self.parts.record.serving
 
     def _begun(self) -> None:
         started, self._started = self._started, None

@@ -1,4 +1,4 @@
-"""Members: the brokers of the farm as they are known here, their state, and watchers of them.
+"""Members: the brokers of the farm as known to this one, their states, and watchers of them.
 
 Rules:
 - The value of this member is the one that it publishes, also before the first join and while etcd is away.
@@ -8,10 +8,10 @@ Upkeep of etcd: compaction of its history, and a warning of a large database.
 
 Rules:
 - etcd keeps every write until it is compacted, and does not compact by itself unless it is configured to. The first
-  member by name asks for it every `INTERVAL` seconds, up to the revision of the last time: so a watch that was
+  member by name requests it every `INTERVAL` seconds, up to the revision of the last time: so a watch that was
   interrupted for less than that continues.
 - A database of more than half of etcd's default quota is logged, once until it is smaller again.
-- Errors do no harm: the next attempt follows.
+- An error is harmless: another attempt follows.
 """
 
 from __future__ import annotations
@@ -47,13 +47,17 @@ class Members:
         self._here = Member(settings.name, "", settings.link, settings.key, {}, settings.version)
         self._known: dict[str, Member] = {}
         self._callbacks: dict[Subscription, object] = {}
+        self.linked: Callable[[], Collection[str]] = tuple
+        """Returns the names of the members with an open link."""
+        self.alive: Callable[[], Collection[str]] = tuple
+        """Returns the names of the members whose links show that they are alive."""
 
     def value(self, instance: str) -> Member:
         """Return the value of this member under an instance."""
         return attrs.evolve(self._here, instance=instance)
 
     def entered(self, instance: str) -> None:
-        """Take note that this member holds its name under an instance; links identify it by that."""
+        """Record the instance under which this member holds its name; links identify it by that."""
         if instance != self._here.instance:
             self._here = self.value(instance)
             self._notify(self._here.name, self._here)
@@ -90,9 +94,9 @@ class Members:
         """See `IMembers.watch_members`."""
         return Subscription(self._callbacks, changed)
 
-    def health(self, linked: Collection[str]) -> Sequence[MemberHealth]:
-        """Return the state of all members; ``linked`` are those with an open link."""
-        found = []
+    def health(self) -> Sequence[MemberHealth]:
+        """Return the state of all members."""
+        found, linked = [], self.linked()
         for member in self.members():
             if member.name == self._here.name:
                 lag, providers, services = self._own()
@@ -138,8 +142,11 @@ HALF = 1_073_741_824
 
 
 class Upkeep:
-    """Upkeep by one member. ``revision`` returns the last revision that was read, ``first`` whether this member is the
-    first by name, ``each`` is called at each interval."""
+    """Upkeep by one member.
+
+    ``revision`` returns the last revision that was read, ``first`` returns True if this member is the first by name,
+    ``each`` is called at each interval.
+    """
 
     log = Logger()
 

@@ -26,6 +26,7 @@ The file is longer than others: the lease, the name and what is remembered of th
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -50,9 +51,8 @@ from broker.cluster.etcd.etcd_interface import (
     Put,
     Unavailable,
 )
-from broker.cluster.etcd_pauses import KEEPALIVE_RETRY
 from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, OtherLayout
-from broker.cluster.settings import ClusterFailed, ClusterMemory, Memory
+from broker.cluster.settings import KEEPALIVE_RETRY, ClusterFailed, ClusterMemory, Memory
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.database import StateError
 from broker.core.disk import DiskErrors
@@ -63,13 +63,21 @@ RISES = 2
 leader causes one rise."""
 
 LOOK = 0.5
-"""Seconds between two looks at a lease: keepalives come every TTL/4, at least each 1.25 s."""
+"""Seconds between two checks of a lease: keepalives come every TTL/4, at least each 1.25 s."""
 
 KEEPALIVES = 4
 """Keepalives within the TTL, so that two may fail."""
 
 RECORDED = "@"
 """End of the identity of the row that has the time of the last record, which no name of a member has."""
+
+INTERRUPTED = 2
+"""Divisor of the TTL: without a renewal for that part of it, this member counts as interrupted. An outage that ends a
+lease lasts three quarters of the TTL, since keepalives come every quarter."""
+
+DOUBT = (2, 3.0)
+"""Time after an interruption in which leases of other members may end because of it, as TTLs and seconds: a new leader
+of etcd gives each lease its full time again, and both it and the watch may take some seconds."""
 
 MAX_TRIES = 20
 """Limit of consecutive attempts of one transaction that others interfere with, before the whole join is tried again."""
@@ -119,7 +127,9 @@ class Membership:
         self.revision = 0
         """Revision of the last write of the member's key."""
         self._renewed = clock.seconds()
-        """Time at which the last renewal that succeeded was sent."""
+        """Time at which the last renewal that succeeded was sent; minus infinity for a start while etcd was away."""
+        self._doubtful = self._renewed
+        """Time until which leases of other members may end because of an interruption that has ended."""
         self.written = False
         """True if the present session has written the key, False if etcd had no space for that."""
         self.restored = False
@@ -133,9 +143,15 @@ class Membership:
         self._joined = False
         """True once this run has held the name: from then on another holder fences it at once."""
 
-    def is_held(self) -> bool:
-        """Return True if the lease is held for certain: a renewal has succeeded within the TTL."""
-        return self.lease != 0 and self._clock.seconds() < self._renewed + self._ttl
+    def is_doubtful(self) -> bool:
+        """Return True if a lease of another member that ends now may do so because of an interruption that this member
+        shares: there is no renewal now, or there was none until a while ago, as `DOUBT` has it."""
+        now = self._clock.seconds()
+        return now < self._doubtful or self._is_interrupted(now)
+
+    def interrupted(self) -> None:
+        """Etcd was away since the start. Nothing is known of the time before this run."""
+        self._renewed = -math.inf
 
     # the database
 
@@ -190,7 +206,8 @@ class Membership:
             member = layout.member_value(self._describe(self.instance), self.restored)
             holder = await self._create(granted.lease, member)
             if holder is None:
-                self.lease, self._renewed = granted.lease, now
+                self.lease = granted.lease
+                self._note_renewal(now)
                 self._joined = True
                 self.waiting = ""
                 self._keep()
@@ -215,6 +232,16 @@ class Membership:
 
     # internal
 
+    def _is_interrupted(self, now: float) -> bool:
+        return now - self._renewed > self._ttl / INTERRUPTED
+
+    def _note_renewal(self, sent: float) -> None:
+        """The lease was granted or renewed by a request that was sent at that time."""
+        now = self._clock.seconds()
+        if self._is_interrupted(now):
+            self._doubtful = now + DOUBT[0] * self._ttl + DOUBT[1]
+        self._renewed = sent
+
     def _forget(self) -> None:
         self.leave()
         self.lease = 0
@@ -226,7 +253,7 @@ class Membership:
             await self._etcd.keep_alive(self.lease)
         except LeaseGone:
             return False
-        self._renewed = now
+        self._note_renewal(now)
         member = layout.member_value(self._describe(self.instance), self.restored)
         put = Put(self._key, member, self.lease)
         try:
@@ -317,7 +344,8 @@ class Membership:
 
         def renewed(ttl: int) -> None:
             if lease == self.lease and self._renewing:
-                self._renewing, self._renewed = False, now
+                self._renewing = False
+                self._note_renewal(now)
                 self._keep()
                 self._failed(None)
 
@@ -524,7 +552,7 @@ class SavedMembership:
         return self._save(attrs.evolve(self.saved, next_id=next, end_id=end, spare=spare))
 
     def membership(self, instance: str, lease: int, epoch: str, revision: int) -> None:
-        """Keep name and lease, and the data of etcd that were read last."""
+        """Store the name of this run, its lease, and the data of etcd that were read last."""
         self._save(attrs.evolve(self.saved, instance=instance, lease=lease, epoch=epoch, revision=revision))
 
     def _save(self, new: Memory) -> Any:

@@ -38,7 +38,7 @@ from broker.cluster.etcd.etcd_interface import (
     Put,
     TxnResult,
 )
-from broker.cluster.etcd_pauses import REFUSED_RETRY, SPACE_RETRY
+from broker.cluster.settings import REFUSED_RETRY, SPACE_RETRY
 
 MAX_BATCH = 100
 """Limit of the units of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits

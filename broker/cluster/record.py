@@ -1,11 +1,12 @@
 """Record of the other members' registrations, for a start while etcd is away.
 
 Rules:
-- What the mirror has of the other members is recorded every `INTERVAL` seconds, as far as it has changed.
+- What the registry finds of the other members, standbys among it, is recorded within `INTERVAL` seconds, as far as it
+  has changed. Pieces of a larger change follow each other.
 - Until the keys have been read in a run, the recorded registrations are served as restored ones. A broker without a
   record is not ready until then: behind a load balancer it would answer that nothing is there.
-- If this broker has answered finds by its record, the recorded registrations are held from then on: after an outage
-  their brokers may need longer to come back than this one.
+- If etcd was away at the start, the recorded registrations are held from then on: after an outage their brokers may
+  need longer to come back than this one, and peers may have found them here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from twisted.internet.defer import succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.cluster import layout
@@ -22,8 +24,9 @@ from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterMemory
 from broker.core.cluster.cluster_interfaces import Key, Registration
 
-INTERVAL = 2.0
-"""Seconds between two writes of the record: what changes more often is written once."""
+INTERVAL = 0.5
+"""Seconds from a change to its write, and between two writes: what changes more often is written once. A broker that is
+killed within this time does not have the change in its record."""
 
 PIECE = 500
 """Registrations in one write, so that a first record of a large farm takes the reactor some milliseconds at a time."""
@@ -42,11 +45,12 @@ class Record:
         self._dirty: dict[Key, None] = {}
         """Bounded by the tables of keys, before and after a resynchronisation."""
         self._timer: IDelayedCall | None = None
+        self._writing = False
         self._stopped = False
         self.serving = True
         """True until the keys have been read in this run."""
-        self.answering = False
-        """True if peers of this run may have found recorded services."""
+        self.holding = False
+        """True if etcd was away at the start, until the keys have been read."""
         recorded = memory.load_record()
         self.age = None if recorded is None else recorded[0]
         self._found: list[tuple[Key, Registration]] = []
@@ -60,13 +64,13 @@ class Record:
         registry.serve_recorded([registration for _, registration in self._found])
 
     def held(self) -> Mapping[Key, Entry]:
-        """Return the recorded registrations as entries that are held; none unless peers may have found them."""
-        return {key: Entry(each, 0, 0, held=True) for key, each in self._found} if self.answering else {}
+        """Return the recorded registrations as entries that are held; none unless etcd was away at the start."""
+        return {key: Entry(each, 0, 0) for key, each in self._found} if self.holding else {}
 
     def read(self) -> None:
-        """The keys have been read, and the registry has them."""
+        """Record that all keys have been read, and are in the registry."""
         if self.serving:
-            self.serving = self.answering = False
+            self.serving = self.holding = False
             self._found = []
             self._registry.serve_recorded(())
         self.note(())
@@ -74,8 +78,8 @@ class Record:
     def note(self, keys: Iterable[Key]) -> None:
         """Record the present state of these registrations, soon after the keys have been read."""
         self._dirty.update(dict.fromkeys(keys))
-        if self._timer is None and not self.serving and not self._stopped:
-            self._timer = self._clock.callLater(INTERVAL, self._write)
+        if not self._writing:
+            self._schedule(INTERVAL)
 
     def stop(self) -> None:
         """Write no more."""
@@ -86,19 +90,33 @@ class Record:
 
     # internal
 
+    def _schedule(self, seconds: float) -> None:
+        if self._timer is None and not self.serving and not self._stopped:
+            self._timer = self._clock.callLater(seconds, self._write)
+
     def _write(self) -> None:
         self._timer = None
         keys = [key for key, _ in zip(self._dirty, range(PIECE), strict=False)]
-        changes: dict[str, str | None] = {}
         for key in keys:
             del self._dirty[key]
-            entry = self._shared.table.valid(key)
-            other = entry is not None and entry.broker != self._name
-            value = layout.registration_value(entry.registration, entry.broker).decode() if other and entry else None
-            changes[layout.registration_name(key)] = value
-        done = self._memory.save_record(changes)
-        if done is not None:
-            # The memory has logged why.
-            done.addErrback(lambda _: self.note(keys))
+        self._writing = True
+        done = self._memory.save_record({layout.registration_name(key): self._value(key) for key in keys})
+        (done or succeed(None)).addErrback(lambda _: self._failed(keys)).addCallback(lambda _: self._written(len(keys)))
+
+    def _written(self, count: int) -> None:
+        self._writing = False
         if self._dirty:
-            self.note(())
+            self._schedule(0.0 if count == PIECE else INTERVAL)
+
+    def _failed(self, keys: Iterable[Key]) -> None:
+        # The memory has logged why.
+        self._dirty.update(dict.fromkeys(keys))
+
+    def _value(self, key: Key) -> str | None:
+        """Return what is found of another member at a key."""
+        entry = self._shared.table.valid(key)
+        if entry is None and self._registry.own(key) is None:
+            entry = self._shared.table.standby(key, self._name)
+        if entry is None or entry.broker == self._name:
+            return None
+        return layout.registration_value(entry.registration, entry.broker).decode()

@@ -25,6 +25,8 @@ Rules:
   that is not written by the end of that becomes a restore. So what a member received while it was cut off evicts
   nothing that lives, and neither does a transaction that was under way for long: the key has changed since.
 - An event counts only if its revision is later than that of our last confirmed write of the key.
+- An entry of another member that is held (`broker.cluster.key_table`) is found, and supersedes as before: its member
+  restores it. Etcd does not have it, so that a claim may take its key.
 - A standby stays until the key itself is written again, so that one of the two is always there.
 - A stop turns claims into restores, and sessions that end from then on leave their keys behind.
 - A remembered registration is also replaced by one of another key, if its provider is the only remembered one of its
@@ -34,7 +36,7 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -42,11 +44,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Compare, Delete, Put
-from broker.cluster.etcd_pauses import WRITE_RETRY
-from broker.cluster.key_table import Entry
+from broker.cluster.key_table import Entry, pieces
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.settings import WRITE_RETRY
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import ANONYMOUS, FailingService
 
@@ -217,6 +219,10 @@ class Registrations:
         self._stopped = False
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
+        self._unread: set[Key] = set()
+        """Keys that `reconcile` has not come to yet."""
+        self._lost = False
+        """Whether the keys of the former session went with its lease."""
         registry.own_registrations = self
 
     # for the other parts
@@ -261,39 +267,22 @@ class Registrations:
         for key in [key for key, own in self._own.items() if own.state is State.REMEMBERED]:
             self._step(key, Happens.TIME)
 
-    def reconcile(self, lost: bool) -> None:
-        """Bring all to what a new session with etcd has read. With ``lost`` the keys went with the lease."""
-        table = self._shared.table
-        ours = {key for key in table.of(self._name) if (entry := table.valid(key)) and entry.broker == self._name}
-        for key, own in list(self._own.items()):
-            if lost:
-                own.written = 0
-                if own.state in (State.DEPARTED, State.ENDED, State.REMEMBERED):
-                    self._step(key, Happens.READ_NOTHING)
-                    continue
-            entry = table.valid(key)
-            if entry is not None and key in ours:
-                own.written = entry.modified
-                self._step(key, Happens.READ_OURS)
-                self._check_provider(key, entry)
-            elif entry is not None and (not entry.held or own.state is State.SUPERSEDED):
-                # The member whose entry is held restores it. Ours, which it has replaced, would come first by chance.
-                own.written = 0
-                self._step(key, Happens.READ_THEIRS)
-            elif own.state is State.DEPARTED and not own.written:
-                self._mark(key)
-            else:
-                own.written = 0
-                self._step(key, Happens.READ_NOTHING)
-        for key in ours:
-            self._adopt(key)
-        for key in table.of(self._name):
-            self._check_standby(key)
+    def reconcile(self, lost: bool) -> Iterator[None]:
+        """Reconcile all registrations with what a new session with etcd has read, in steps, while the publisher pauses.
+        With ``lost`` the keys ended with the lease. An event of a registration reconciles it before its step."""
+        keys = (*self._own, *self._shared.table.of(self._name))
+        self._lost, self._unread = lost, set(keys)
+        for piece in pieces(keys):
+            for key in piece:
+                self._read(key)
+            yield
 
     def touched(self, keys: Mapping[Key, int]) -> None:
         """Take note of changes of the table, with their revisions."""
         table = self._shared.table
         for key, revision in keys.items():
+            if key in self._unread:
+                self._read(key)
             own = self._own.get(key)
             there = table.entries.get(key)
             if own is None and key not in table.standbys and (there is None or there.broker != self._name):
@@ -310,7 +299,7 @@ class Registrations:
                 if own.state in (State.SUPERSEDED, State.VACANT):
                     self._step(key, Happens.WRITTEN)
                 self._check_provider(key, entry)
-            elif late and (entry is None or not entry.held):
+            elif late and (entry is None or not table.is_held(entry)):
                 unwritten, own.written = not own.written, 0
                 if own.state is State.CLAIMED:
                     pass  # its write is under way
@@ -349,6 +338,7 @@ class Registrations:
         """See `OwnRegistrations`."""
         if self._stopped:
             return
+        self._read(key)
         own = self._own.get(key)
         if own is None:
             own = self._own[key] = Own(State.CLAIMED)
@@ -375,10 +365,11 @@ class Registrations:
 
     def ended(self, last: Registration, why: str) -> Registration | None:
         """See `OwnRegistrations`."""
-        own = self._own.get(last.key)
+        key = last.key
+        self._read(key)
+        own = self._own.get(key)
         if own is None:
             return None
-        key = last.key
         own.last = attrs.evolve(last, provider=attrs.evolve(last.provider, broker=self._name))
         if not self._stopped and not (why == "left" and self._draining()):
             self._step(key, Happens.ENDS)
@@ -391,6 +382,37 @@ class Registrations:
         return own.last
 
     # internal: states
+
+    def _read(self, key: Key) -> None:
+        """Bring a registration to what the session has read, unless it is."""
+        if key not in self._unread:
+            return
+        self._unread.discard(key)
+        table, own = self._shared.table, self._own.get(key)
+        entry = table.valid(key)
+        ours = entry is not None and entry.broker == self._name
+        if own is None:
+            pass
+        elif self._lost and own.state in (State.DEPARTED, State.ENDED, State.REMEMBERED):
+            own.written = 0
+            self._step(key, Happens.READ_NOTHING)
+        elif entry is not None and ours:
+            own.written = entry.modified
+            self._step(key, Happens.READ_OURS)
+            self._check_provider(key, entry)
+        elif entry is not None and (not table.is_held(entry) or own.state is State.SUPERSEDED):
+            # The member whose entry is held restores it. Ours, which it has replaced, would come first by chance.
+            own.written = 0
+            self._step(key, Happens.READ_THEIRS)
+        elif own.state is State.DEPARTED and not own.written:
+            self._mark(key)
+        else:
+            own.written = 0
+            self._step(key, Happens.READ_NOTHING)
+        if ours:
+            self._adopt(key)
+        # Standbys went with the lease, too.
+        self._check_standby(key)
 
     def _step(self, key: Key, event: Happens) -> State:
         """Bring a registration to its next state, and mark what has to be written in it. Returns the state."""
@@ -469,7 +491,9 @@ class Registrations:
         if state not in (State.CLAIMED, State.VACANT):
             mine = self._shared.table.standbys.get(key, {}).get(self._name)
             has = mine is not None and mine.lease == self._lease()
-            if has is not (state is State.SUPERSEDED):
+            now = self._registry.own(key) if has and state is State.SUPERSEDED else None
+            # One of before a restart has the provider of an earlier session.
+            if has is not (state is State.SUPERSEDED) or (now and mine and now.provider.id != mine.provider):
                 self._mark_standby(key)
 
     def _value(self, key: Key, own: Own) -> bytes | None:
@@ -504,7 +528,8 @@ class Registrations:
         """Return the write of an act. One of another owner than that of the present value gives way to that."""
         table, acts = self._shared.table, own.acts
         entry, now = table.valid(key), self._registry.own(key)
-        theirs = None if entry is None or entry.broker == self._name or entry.held else entry.registration.provider
+        other = entry is not None and entry.broker != self._name and not table.is_held(entry)
+        theirs = entry.registration.provider if entry is not None and other else None
         if theirs is not None and now is not None and not theirs.owner.admits(now.provider.owner):
             self._step(key, Happens.PUT)
             return None
@@ -539,8 +564,9 @@ class Registrations:
 
     def _look(self, key: Key, own: Own) -> bool:
         """Return True if the table has a later value of another member, which supersedes the own one."""
-        entry = self._shared.table.valid(key)
-        if entry is None or entry.held or entry.broker == self._name or entry.modified <= own.written:
+        table = self._shared.table
+        entry = table.valid(key)
+        if entry is None or table.is_held(entry) or entry.broker == self._name or entry.modified <= own.written:
             return False
         if own.state is not State.CLAIMED:
             self._step(key, Happens.PUT)

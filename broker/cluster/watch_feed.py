@@ -2,22 +2,25 @@
 
 Rules:
 - A resynchronisation reads all keys in pages at one revision into a new table, with a turn of the reactor between two
-  pages. The new table takes the place of the old one at once, and the watch begins at the next revision; the
-  difference goes to the registry in slices. So the registry is never empty in between.
+  pages. The new table takes the place of the old one at once; the difference goes to the registry in slices, and the
+  watch begins at the next revision. So the registry is never empty in between.
 - If that revision is compacted in the meantime, the resynchronisation begins again.
 - A watch that has ended continues at the next revision, if the data of etcd are the same and the revision is close;
   otherwise all is read again. So it is after the lease was lost: what is written then depends on the others' keys.
-- Events of one message are applied together.
-- If the lease was lost, or the data of etcd, entries of the other members are held (`broker.cluster.key_table`) until
-  the watch has been open for `HOLD` TTLs at most: these members need a moment to write them again. The time begins
-  again with each watch, since etcd that this member cannot reach may be away for the others, too.
+- Events come in slices. When all of a revision have come, the keys that a member without its lease has left are touched
+  in slices, too: as a rule there are none, since etcd has deleted them.
+- If this member was interrupted, or etcd has lost its data, entries of other members whose leases end are held
+  (`broker.cluster.key_table`) until the watch has been open for `HOLD` TTLs at most: these members need a moment to
+  write them again. The time begins again with each watch, since etcd that this member cannot reach may be away for the
+  others, too. For a member without a key in etcd and without a sign of life at its link, it ends with the doubt.
 
 Heartbeat of the watch: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 
 Rules:
 - The time from the transaction with a beat to its arrival is the member's *lag*.
 - A beat that was written and does not arrive within `SILENCE` seconds proves that the watch is dead, although its
-  connection may be open. Nothing else does: etcd sends progress without a quorum too.
+  connection may be open. Nothing else does: etcd sends progress without a quorum too. The seconds are counted by ticks,
+  since in a stall of this process nothing arrives.
 - Without an answer of etcd nothing is proven: then the publisher has the trouble.
 
 Reopening of the watch while etcd has no space: then no beat can be written, and nothing else proves a watch alive.
@@ -36,7 +39,9 @@ The file is longer than others: the beats and the reopening decide about the wat
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -44,7 +49,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from broker.backoff import Backoff
-from broker.cluster import layout
+from broker.cluster import key_table, layout
 from broker.cluster.etcd.etcd_interface import (
     Compacted,
     Ended,
@@ -57,12 +62,12 @@ from broker.cluster.etcd.etcd_interface import (
     RangeResult,
     Unavailable,
 )
-from broker.cluster.etcd_pauses import SILENCE, WATCH_ENDED, WATCH_SILENT
-from broker.cluster.key_table import Bad, Entry, Table, Touched
+from broker.cluster.key_table import Bad, Entry, Table, Touched, pieces
 from broker.cluster.layout import BeatValue, Keys
-from broker.cluster.membership import Database
+from broker.cluster.membership import DOUBT, Database
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.settings import SILENCE, WATCH_ENDED, WATCH_SILENT
 from broker.core.cluster.cluster_interfaces import Key
 
 PAGES = (200, 40, 8)
@@ -72,15 +77,21 @@ next smaller number."""
 CLOSE = 5_000
 """Limit of the revisions for which a watch continues: more of them are more expensive than the pages."""
 
-DIFFERENCE = 500
-"""Entries that are compared in one turn of the reactor, less than a millisecond."""
-
 HOLD = 10
-"""TTLs, at most, for which entries of other members are held: etcd may have been away for all of them, and some may
-take as long to reach it again and to write all that they have."""
+"""Maximum time for which entries of other members are held, in TTLs: all of them may have lost etcd, and some may
+need that long to reach it again and to write all their entries."""
+
+HELD_LOOK = 1.0
+"""Seconds between two looks at the members whose entries are held."""
 
 RESTARTS = 5
 """Attempts to read all keys at one revision; compaction is rare."""
+
+
+async def in_turns(clock: IReactorTime, steps: Iterator[None]) -> None:
+    """Make all steps, each in another turn of the reactor."""
+    for _ in steps:
+        await deferLater(clock, 0)
 
 
 class _Receiver:
@@ -103,10 +114,11 @@ class _Receiver:
 
 
 class Feed:
-    """Feed of the member ``name``. ``changed`` is called with the touched keys of each message; ``replaced`` with the
-    table before when there is a new one, and with the differing registrations and loads; ``ended`` when the watch has
-    ended. ``in_touch`` returns False while the lease may have ended without a notice, ``recorded`` the entries that are
-    held after the first reading."""
+    """Feed of the member ``name``. ``changed`` is called with the touched keys of each slice. With a new table,
+    ``differing`` is called with pieces of its difference to the one before, and then ``replaced`` with that one;
+    ``ended`` when the watch has ended. ``doubtful`` returns True while leases of others may end because of an
+    interruption that this member shares, ``recorded`` the entries that are held after the first reading, ``alive`` the
+    members whose links show life."""
 
     log = Logger()
 
@@ -120,10 +132,12 @@ class Feed:
         ttl: int,
         bad: Bad,
         changed: Callable[[Touched], None],
-        replaced: Callable[[Table, Touched], None],
+        differing: Callable[[Touched], None],
+        replaced: Callable[[Table], None],
         ended: Callable[[str], None],
-        in_touch: Callable[[], bool],
+        doubtful: Callable[[], bool],
         recorded: Callable[[], Mapping[Key, Entry]],
+        alive: Callable[[], Collection[str]],
     ) -> None:
         self._shared = shared
         self._etcd = etcd
@@ -133,10 +147,12 @@ class Feed:
         self._ttl = ttl
         self._bad = bad
         self._changed = changed
+        self._differing = differing
         self._replaced = replaced
         self._ended = ended
-        self._in_touch = in_touch
+        self._doubtful = doubtful
         self._recorded = recorded
+        self._alive = alive
         self._watch: IEtcdWatch | None = None
         self._receiver: _Receiver | None = None
         self._complete = False
@@ -144,8 +160,14 @@ class Feed:
         self.revision = 0
         """Last revision that was read."""
         self._holding = False
-        """True while the table has entries of the time before a loss of etcd's data."""
+        """True while the table may have entries that are held."""
         self._hold_timer: IDelayedCall | None = None
+        self._hold_end = 0.0
+        self._leases: dict[str, int] = {}
+        """Members whose leases have ended, with the revisions, of which more events may come."""
+        self._left: deque[tuple[Key, int]] = deque()
+        """Keys of such members that are still to be touched, with the revisions."""
+        self._touching: IDelayedCall | None = None
         self._waiting: list[tuple[int, Deferred[None]]] = []
         """Revisions for which `reached` waits."""
         self.resyncs = 0
@@ -163,10 +185,9 @@ class Feed:
         """True if a watch may continue at the next revision."""
         return self._complete
 
-    async def start(self, database: Database, whole: bool = False, lost: bool = False) -> None:
+    async def start(self, database: Database, whole: bool = False) -> None:
         """Bring the table up to date, and watch. With ``whole`` the table is up to date when this fires; otherwise the
-        watch may still have changes to bring. ``lost``: this member has lost its lease, so that others may have lost
-        theirs, too. Fails as `IEtcd` does."""
+        watch may still have changes to bring. Fails as `IEtcd` does."""
         near = 0 <= database.revision - self.revision <= CLOSE
         if not whole and self._complete and not database.replaced and near:
             if self._watch is None:
@@ -182,15 +203,15 @@ class Feed:
         self.resyncs += 1
         before = self._shared.table
         recorded = self._recorded()
-        self._holding = self._holding or database.replaced or lost or bool(recorded)
+        ended = database.replaced or self._doubtful()
+        self._holding = self._holding or ended or bool(recorded)
         if self._holding:
-            table.hold(before, self._name, database.replaced or lost)
-            table.hold_entries(recorded, self._name)
-        touched = await self._difference(before, table, database.replaced)
+            await in_turns(self._clock, table.hold(before, self._name, ended, recorded))
         self.revision = revision
         self._shared.table = table
+        await in_turns(self._clock, self._replace(before, table, database.replaced))
         self._complete = True
-        self._replaced(before, touched)
+        self._replaced(before)
         self._open()
 
     def reopen(self) -> bool:
@@ -211,21 +232,21 @@ class Feed:
 
     def take(self, revision: int, events: Sequence[Event]) -> None:
         """Apply events of the watch."""
-        if not self._in_touch():
-            # Leases may have ended while this member had none either: their entries are held, after all is read.
-            self.close()
-            self._ended("the lease may have ended")
-            return
         touched = Touched()
         table = self._shared.table
+        doubtful, own, held = self._doubtful(), self._keys.member(self._name), len(table.held)
         for event in events:
             self.events += 1
             if event.value is None:
-                table.delete(event.key, event.revision, touched)
+                table.delete(event.key, event.revision, touched, doubtful and event.key != own)
             else:
                 table.put(event.value, touched)
         self.revision = max(self.revision, revision)
-        self._changed(touched)
+        if len(table.held) > held:
+            self._hold()
+        elif touched.due:
+            self._drop_after(0)
+        self._note(touched)
         self._fire(self.revision)
 
     def reached(self, revision: int) -> Deferred[None]:
@@ -258,6 +279,9 @@ class Feed:
     def stop(self) -> None:
         """End for good."""
         self.close()
+        if self._touching is not None:
+            self._touching.cancel()
+            self._touching = None
 
     # internal
 
@@ -267,11 +291,16 @@ class Feed:
         if self._receiver is receiver:
             self._watch = watch
             if self._holding:
-                self._stop_hold()
-                self._hold_timer = self._clock.callLater(HOLD * self._ttl, self._drop)
+                self._hold()
+
+    def _hold(self) -> None:
+        """Hold what is held now for `HOLD` TTLs, and for the time of a doubt if its member shows no life."""
+        self._holding = True
+        self._hold_end = self._clock.seconds() + HOLD * self._ttl
+        self._drop_after(DOUBT[0] * self._ttl + DOUBT[1])
 
     def _fire(self, revision: int | None) -> None:
-        """Fire what waits for revisions up to this one; all of it without a watch, None."""
+        """Fire the Deferreds that wait for revisions up to this one; None, the end of the watch, fires all."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -312,21 +341,41 @@ class Feed:
                     raise
         raise AssertionError("unreachable")
 
-    async def _difference(self, before: Table, after: Table, replaced: bool) -> Touched:
-        """Return the registrations and loads that differ between two tables."""
+    def _replace(self, before: Table, after: Table, replaced: bool) -> Iterator[None]:
+        """Pass on the registrations and loads that differ between two tables, in steps. The entries of the old one are
+        discarded on the way: all at once, that would take a microsecond for each."""
+        left = [*(key for key, _ in self._left), *chain.from_iterable(map(before.of, self._leases))]
+        self._left.clear()
+        self._leases.clear()
+        for keys in pieces((*after.entries, *after.standbys)):
+            self._compare([key for key in keys if key not in before.entries], before, after, replaced)
+            yield
+        for keys in pieces(list(before.entries)):
+            self._compare(keys, before, after, replaced)
+            for key in keys:
+                del before.entries[key]
+            yield
+        # In neither table, some of them, and still found; the others are compared once more.
+        for keys in pieces((*left, *before.standbys)):
+            self._differing(Touched(dict.fromkeys(keys, 0)))
+            yield
+
+    def _compare(self, keys: Sequence[Key], before: Table, after: Table, replaced: bool) -> None:
         touched = Touched()
-        keys = list({**before.entries, **after.entries, **before.standbys, **after.standbys})
-        for start in range(0, len(keys), DIFFERENCE):
-            for key in keys[start : start + DIFFERENCE]:
-                old, new = before.valid(key), after.valid(key)
-                standbys = before.standbys.get(key) != after.standbys.get(key)
-                # Not the revisions alone: an entry that is held may be of data that were lost since.
-                if replaced or standbys or (old and old.version) != (new and new.version):
-                    touched.registrations[key] = 0 if new is None else new.modified
-                if new is not None and before.load(new.broker, new.provider) != after.load(new.broker, new.provider):
-                    touched.loads[new.broker, new.provider] = None
-            await deferLater(self._clock, 0)
-        return touched
+        for key in keys:
+            old, new = before.valid(key), after.valid(key)
+            standbys = before.standbys.get(key) != after.standbys.get(key)
+            if replaced or standbys or (old and old.version) != (new and new.version):
+                touched.registrations[key] = 0 if new is None else new.modified
+            if new is not None and before.load(new.broker, new.provider) != after.load(new.broker, new.provider):
+                touched.loads[new.broker, new.provider] = None
+        self._differing(touched)
+
+    def _drop_after(self, seconds: float) -> None:
+        """Drop what is to be dropped after so many seconds, or now if something is due."""
+        self._stop_hold()
+        due = any(self._shared.table.held.values())
+        self._hold_timer = self._clock.callLater(0 if due else seconds, self._drop)
 
     def _stop_hold(self) -> None:
         if self._hold_timer is not None:
@@ -334,11 +383,45 @@ class Feed:
             self._hold_timer = None
 
     def _drop(self) -> None:
+        """Drop what is due, what is held of members that show no life, and at the end all of it, in steps."""
+        table, over = self._shared.table, self._clock.seconds() >= self._hold_end
+        doubtful = self._doubtful() and not over
+        alive = () if over or doubtful else self._alive()
+        names = [
+            name
+            for (name, _), due in table.held.items()
+            if due or over or not (doubtful or table.has_key(name) or name in alive)
+        ]
+        drops = (table.drop_held(each, over, lambda: self.revision) for each in dict.fromkeys(names))
+        self._drop_step(chain.from_iterable(drops))
+
+    def _drop_step(self, steps: Iterator[Touched]) -> None:
+        touched = next(steps, None)
         self._hold_timer = None
-        self._holding = False
-        touched = self._shared.table.drop_held(revision=self.revision)
-        if touched.registrations or touched.members:
-            self._changed(touched)
+        if touched is not None:
+            self._hold_timer = self._clock.callLater(0, self._drop_step, steps)
+            self._note(touched)
+            return
+        self._holding = bool(self._shared.table.held)
+        if self._holding:
+            self._drop_after(HELD_LOOK)
+
+    def _note(self, touched: Touched) -> None:
+        """Pass on what was touched, and touch what members have left whose leases ended."""
+        self._leases.update(touched.leases)
+        for name in [name for name, since in self._leases.items() if since <= self.revision]:
+            since = self._leases.pop(name)
+            self._left += ((key, since) for key in self._shared.table.of(name))
+        for _ in range(min(key_table.PIECE, len(self._left))):
+            key, since = self._left.popleft()
+            touched.registrations[key] = max(since, touched.registrations.get(key, 0))
+        if self._left and self._touching is None:
+            self._touching = self._clock.callLater(0, self._touch)
+        self._changed(touched)
+
+    def _touch(self) -> None:
+        self._touching = None
+        self._note(Touched())
 
 
 class WatchHeartbeat:
@@ -367,8 +450,8 @@ class WatchHeartbeat:
         self._counter = 0
         self._sent: float | None = None
         """Time of the transaction with the newest beat, None once it has arrived."""
-        self._answered: float | None = None
-        """Time of the first answer of etcd to a transaction with a beat since the last arrival."""
+        self._unheard: int | None = None
+        """Ticks since etcd first answered a transaction with a beat that has not arrived; None without one."""
         self.lag: float | None = None
         """Time in seconds that the last beat took; None if it is unknown."""
         self._timer: IDelayedCall | None = None
@@ -380,7 +463,7 @@ class WatchHeartbeat:
 
     def stop(self) -> None:
         """Beat no more."""
-        self._sent = self._answered = self.lag = None
+        self._sent = self._unheard = self.lag = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -390,7 +473,7 @@ class WatchHeartbeat:
         if value.counter == self._counter and self._sent is not None:
             self.lag = self._clock.seconds() - self._sent
             self._sent = None
-        self._answered = None
+        self._unheard = None
 
     # internal
 
@@ -399,9 +482,11 @@ class WatchHeartbeat:
         self._timer = self._clock.callLater(self._interval, self._tick)
         if self._sent is not None:
             self.lag = max(self.lag or 0.0, now - self._sent)
-        if self._answered is not None and now - self._answered >= SILENCE:
-            self._silent()
-            return
+        if self._unheard is not None:
+            self._unheard += 1
+            if self._unheard * self._interval > SILENCE:
+                self._silent()
+                return
         self._publisher.mark("beat", self._build)
 
     def _build(self) -> Unit:
@@ -419,8 +504,8 @@ class WatchHeartbeat:
         return Unit(Put(self._keys.beat(self._name), layout.encode(value), self._lease()), None, done)
 
     def _note_answer(self) -> None:
-        if self._answered is None:
-            self._answered = self._clock.seconds()
+        if self._unheard is None:
+            self._unheard = 0
 
 
 class Reopening:
@@ -449,7 +534,7 @@ class Reopening:
         """Consecutive ends without an event."""
 
     def begin(self) -> None:
-        """Etcd has no space. Idempotent."""
+        """Begin the alarm: etcd has no space. Idempotent."""
         if self._timer is None:
             self._heard, self._silent, self._ended = False, 0, 0
             self._wait(WATCH_SILENT, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +11,7 @@ from urllib.parse import quote
 from tests.cluster.real_etcd import Etcd
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.http_api import ask
-from tests.patience import PATIENCE
+from tests.patience import until
 
 TTL = 5
 """The least TTL, in seconds: tests of dead brokers wait for it."""
@@ -52,17 +50,14 @@ class Broker(Daemon):
         peer.done()
         return peer
 
+    def degraded(self) -> dict[str, str]:
+        """The reasons of `/readyz` by their subject. The status is 503 where a busy machine stalls the loop."""
+        _, answer = self.call("GET", "/readyz")
+        return {each["what"]: each["reason"] for each in answer.get("degraded", [])}
+
     def members(self) -> list[str]:
         """The names of the brokers of the cluster."""
         return [each["member"] for each in self.get("/v1/cluster")["members"]]
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until a condition holds: there is no event to wait for at another broker."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:g} s"
-        time.sleep(0.05)
 
 
 class Brokers:
@@ -96,7 +91,9 @@ class Brokers:
     def __getitem__(self, name: str) -> Broker:
         return self.running[name]
 
-    def launch(self, name: str, *options: str, directory: str = "", config: str = "") -> Broker:
+    def launch(
+        self, name: str, *options: str, directory: str = "", config: str = "", env: dict[str, str] | None = None
+    ) -> Broker:
         """Start a broker, without waiting for anything. ``config`` is more text of its configuration file."""
         place = self.directory / (directory or name)
         place.mkdir(exist_ok=True)
@@ -107,14 +104,14 @@ class Brokers:
             f"[cluster]\nttl = {self._ttl}\n{config}"
         )
         urls = ",".join(each.url for each in self.etcd.members)
-        broker = Broker(place, "--config", str(file), "--cluster", urls, "--name", name, *options)
+        broker = Broker(place, "--config", str(file), "--cluster", urls, "--name", name, *options, env=env)
         broker.name = name
         self._stack.enter_context(broker)
         return broker
 
-    def start(self, name: str, *options: str, config: str = "") -> Broker:
+    def start(self, name: str, *options: str, config: str = "", env: dict[str, str] | None = None) -> Broker:
         """Start a broker, or start it again with its state, and wait until it serves."""
-        broker = self.running[name] = self.launch(name, *options, config=config)
+        broker = self.running[name] = self.launch(name, *options, config=config, env=env)
         broker.wait_for("console on")
         until(lambda: name in broker.members(), f"{name} is a member")
         return broker

@@ -10,51 +10,22 @@ import base64
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 from tests.packages import program
-from tests.patience import PATIENCE
-
-PORTS = range(23000, 24000)
-"""Ports of members: below those that the kernel gives to outgoing connections, so that a member that starts again finds
-its own ones free."""
-
-
-def free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("too few ports are free")
-
-
-def until(condition: Callable[[], Any], what: str = "a condition") -> Any:
-    """Return the first true value of a condition, which is asked again and again."""
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.02)
-    return found
+from tests.patience import until
+from tests.ports import free_port
 
 
 class Member:
@@ -173,7 +144,7 @@ class Etcd:
         healthy: bool = True,
     ) -> None:
         scheme = "http" if tls is None else "https"
-        ports = iter(free_ports(2 * members))
+        ports = iter([free_port() for _ in range(2 * members)])
         self.members = [
             Member(
                 f"etcd{number}",
@@ -255,7 +226,8 @@ class Etcd:
                     return each
             return None
 
-        leader: Member = until(found, "a leader")
+        leader = until(found, "a leader")
+        assert leader is not None
         return leader
 
     def followers(self) -> list[Member]:

@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 PASSWORD = "of the broker"
 USER = "broker"
@@ -57,9 +58,7 @@ class Postgres:
             "initdb", "-D", str(data), "-U", USER, "--pwfile", str(secret), "-A", "scram-sha-256", "-E", "UTF8",
             "--locale=C", "--no-sync",
         )  # fmt: skip
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._data = data
         with (data / "postgresql.conf").open("a") as config:
             config.write("\n".join(("", *settings, "max_connections = 30", "shared_buffers = 16MB", "")))

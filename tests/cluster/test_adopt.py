@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from broker.client.blocking import Client
-from tests.cluster.brokers import Broker, Brokers, until
+from tests.cluster.brokers import Broker, Brokers
 from tests.cluster.queue_load import QUICK
 from tests.integration.daemon import environment
-from tests.patience import PATIENCE
+from tests.integration.test_console_blocks import as_shown
+from tests.patience import PATIENCE, until
 
 CONFIG = """
 [broker]
@@ -95,6 +97,7 @@ def test_another_broker_with_the_same_service_keeps_it(tmp_path: Path) -> None:
         farm.see("bank", "10.0.0.9:80", "10.0.0.3:80")
 
 
+@pytest.mark.long
 def test_the_files_of_a_cluster_are_made_of_those_of_the_broker(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(CONFIG)
@@ -102,7 +105,9 @@ def test_the_files_of_a_cluster_are_made_of_those_of_the_broker(tmp_path: Path) 
     machines = ("a=127.0.0.1", "b=127.0.0.2", "c=127.0.0.3")
     code, said = adopt(str(config), *machines, "--out", str(out))
     assert code == 0, said
-    assert re.search(r"a: copy its files to the directory of .*elkobroker.toml on 127.0.0.1", said)
+    names = [(f"{name}.example.org", f"127.0.0.{number}") for number, name in enumerate("abc", 1)]
+    files = ("cluster/", f"{out}/"), ("/etc/elkobroker/elkobroker.toml", str(config))
+    assert as_shown("docs/cluster.md", "brokerctl cluster adopt", said, *files, *names), said
     for name in "abc":
         text = (out / name / "elkobroker.toml").read_text()
         assert text.startswith(CONFIG)

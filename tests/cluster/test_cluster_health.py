@@ -10,7 +10,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.brokers import Broker, Brokers, until
+import pytest
+
+from tests.cluster.brokers import Broker, Brokers
+from tests.patience import until
 
 EXPECTED = 'members = ["a=127.0.0.1:1", "b=127.0.0.1:3", "c=127.0.0.1:5"]\n'
 
@@ -29,10 +32,6 @@ def etcd(url: str, path: str, body: object) -> Any:
         return json.load(answer)
 
 
-def reasons(broker: Broker) -> dict[str, str]:
-    return {each["what"]: each["reason"] for each in broker.get("/readyz").get("degraded", [])}
-
-
 def told(events: Path) -> list[tuple[str, str]]:
     """The events that were reported, with their names."""
     lines = events.read_text().splitlines() if events.exists() else []
@@ -46,6 +45,7 @@ def gauge(broker: Broker, name: str) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith(f"elkobroker_cluster_{name} ")))
 
 
+@pytest.mark.long
 def test_the_parts_of_a_cluster_and_their_faults_are_seen(tmp_path: Path) -> None:
     events = tmp_path / "events"
     notify = NOTIFY.format(python=sys.executable, file=str(events))
@@ -53,9 +53,9 @@ def test_the_parts_of_a_cluster_and_their_faults_are_seen(tmp_path: Path) -> Non
         a = farm.start("a", config=EXPECTED + notify)
         farm.start("b", config=EXPECTED)
         until(lambda: [each["state"] for each in a.get("/v1/views/cluster/etcd")["rows"]] == ["healthy"] * 3, "etcd")
-        until(lambda: list(reasons(a)) == ["broker c"], "c is missing")
-        assert "is missing since" in reasons(a)["broker c"]
-        assert "it has not been seen since this broker started" in reasons(a)["broker c"]
+        until(lambda: list(a.degraded()) == ["broker c"], "c is missing")
+        assert "is missing since" in a.degraded()["broker c"]
+        assert "it has not been seen since this broker started" in a.degraded()["broker c"]
         assert (gauge(a, "missing"), gauge(a, "links_cut"), gauge(a, "etcd_unhealthy")) == (1, 0, 0)
 
         def rows() -> Any:
@@ -69,20 +69,20 @@ def test_the_parts_of_a_cluster_and_their_faults_are_seen(tmp_path: Path) -> Non
         url = farm.etcd.members[0].url
         id = etcd(url, "maintenance/status", {})["header"]["member_id"]
         etcd(url, "maintenance/alarm", {"action": "ACTIVATE", "memberID": id, "alarm": "NOSPACE"})
-        until(lambda: f"etcd {url}" in reasons(a), "the alarm")
-        assert "is faulty since" in reasons(a)[f"etcd {url}"]
-        assert "NOSPACE" in reasons(a)[f"etcd {url}"]
+        until(lambda: f"etcd {url}" in a.degraded(), "the alarm")
+        assert "is faulty since" in a.degraded()[f"etcd {url}"]
+        assert "NOSPACE" in a.degraded()[f"etcd {url}"]
         assert gauge(a, "etcd_unhealthy") >= 1
         etcd(url, "maintenance/alarm", {"action": "DEACTIVATE", "memberID": id, "alarm": "NOSPACE"})
-        until(lambda: list(reasons(a)) == ["broker c"], "the end of the alarm")
+        until(lambda: list(a.degraded()) == ["broker c"], "the end of the alarm")
         # A broker that stands still is a cut link first, and missing after its lease.
         b = farm["b"]
         os.kill(b.process.pid, signal.SIGSTOP)
-        until(lambda: "broker b" in reasons(a), "b is missing")
-        assert "it was stopped, or its lease has ended" in reasons(a)["broker b"]
+        until(lambda: "broker b" in a.degraded(), "b is missing")
+        assert "it was stopped, or its lease has ended" in a.degraded()["broker b"]
         until(lambda: ("cluster-degraded", "broker b") in told(events), "the event")
         os.kill(b.process.pid, signal.SIGCONT)
-        until(lambda: list(reasons(a)) == ["broker c"], "b is back")
+        until(lambda: list(a.degraded()) == ["broker c"], "b is back")
         # All of that is told by events.
         until(lambda: ("cluster-restored", "broker b") in told(events), "the events")
         assert ("cluster-restored", f"etcd {url}") in told(events)

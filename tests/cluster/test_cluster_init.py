@@ -1,4 +1,4 @@
-"""`brokerctl cluster init` as it is documented: three machines, the printed commands, and a service that all find."""
+"""`brokerctl cluster init` and `adopt` as they are documented: three machines, and the printed commands."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.client.blocking import Client
 from tests.cluster.farm.network import Network
+from tests.cluster.queue_load import QUICK
 from tests.integration.daemon import environment, twistd
+from tests.integration.test_console_blocks import as_shown
 from tests.packages import program
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 CTL = [sys.executable, "-m", "broker.brokerctl"]
 NAMES = ("broker-a", "broker-b", "broker-c")
@@ -36,35 +38,56 @@ def run(*command: str) -> str:
     return ended.stdout
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
+ALONE = """
+[http]
+endpoint = "tcp:9080"
+[mtl]
+endpoint = "tcp://*:5975"
+[[mtl.queues]]
+queues = ["jobs"]
+durable = true
+"""
+"""The configuration of a broker by itself."""
 
 
 class Farm:
-    """Three machines, each with the files that the command wrote for it."""
+    """Three machines."""
 
     def __init__(self, directory: Path, network: Network) -> None:
         self.directory = directory
         self.network = network
         self.hosts = {name: network.hosts[name] for name in NAMES}
-        machines = [f"{name}={host.address}" for name, host in self.hosts.items()]
-        self.said = run(*CTL, "cluster", "init", *machines, "--out", str(directory / "cluster"))
-        self.passwords = dict(re.findall(r"^password of (\w+): (\S+)$", self.said, re.MULTILINE))
-        self.trust = ssl.create_default_context(cafile=str(directory / "cluster" / NAMES[0] / "ca.pem"))
+        self.said = ""
+        self.passwords: dict[str, str] = {}
+        self.trust: ssl.SSLContext | None = None
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
+    def make(self, *command: str) -> None:
+        """A command that writes the files of the machines."""
+        machines = [f"{name}={host.address}" for name, host in self.hosts.items()]
+        self.said = run(*CTL, "cluster", *command, *machines, "--out", str(self.directory / "cluster"))
+
+    def init(self) -> None:
+        """Brokers with users and TLS."""
+        self.make("init")
+        places = [(f"{name[-1]}.example.org", host.address) for name, host in self.hosts.items()]
+        made = ("cluster/", f"{self.directory}/cluster/")
+        assert as_shown("docs/cluster.md", "brokerctl cluster init", self.said, made, *places)
+        self.passwords = dict(re.findall(r"^password of (\w+): (\S+)$", self.said, re.MULTILINE))
+        self.trust = ssl.create_default_context(cafile=str(self.directory / "cluster" / NAMES[0] / "ca.pem"))
+
     def start(self, name: str) -> None:
-        """The printed command; the state is in a directory of the test."""
+        """The printed command."""
         [printed] = re.findall(r"^    (twistd .*)$", self.said, re.MULTILINE)
         files = self.directory / "cluster" / name
         config = files / "elkobroker.toml"
         config.write_text(config.read_text().replace("/etc/elkobroker", str(files)))
-        words = printed.replace("/etc/elkobroker", str(files)).split()
+        self.run(name, *printed.replace("/etc/elkobroker", str(files)).split()[1:])
+
+    def run(self, name: str, *words: str) -> None:
+        """Start a broker; its state is in a directory of the test."""
         dies_too = [shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL"]
-        command = [*self.hosts[name].runner, *dies_too, twistd(), "--pidfile=", *words[1:]]
+        command = [*self.hosts[name].runner, *dies_too, twistd(), "--pidfile=", *words]
         variables = environment(STATE_DIRECTORY=str(self.directory / f"{name}.state"))
         variables["PATH"] = f"{Path(program('etcd')).parent}:{variables.get('PATH', '')}"
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -76,11 +99,11 @@ class Farm:
         process.wait(PATIENCE)
 
     def call(self, name: str, method: str, path: str, body: object = None, user: str = "service") -> tuple[int, Any]:
-        login = b64encode(f"{user}:{self.passwords[user]}".encode()).decode()
+        login = b64encode(f"{user}:{self.passwords.get(user, '')}".encode()).decode()
         request = urllib.request.Request(
-            f"https://{self.hosts[name].address}:9080{path}",
+            f"http{'s' if self.trust else ''}://{self.hosts[name].address}:9080{path}",
             None if body is None else json.dumps(body).encode(),
-            {"content-type": "application/json", "authorization": f"Basic {login}"},
+            {"content-type": "application/json"} | ({"authorization": f"Basic {login}"} if self.trust else {}),
             method=method,
         )
         try:
@@ -94,6 +117,11 @@ class Farm:
     def found(self, name: str, service: str) -> list[str]:
         status, answer = self.call(name, "GET", f"/v1/services/{service}")
         return [each["hostport"] for each in answer["services"]] if status == 200 else []
+
+    def owners(self, name: str) -> dict[str, str]:
+        """The owners of queues, as a broker knows them."""
+        status, answer = self.call(name, "GET", "/v1/views/cluster/claims", user="admin")
+        return {each["queue"]: each["owner"] for each in answer["rows"]} if status == 200 else {}
 
     def reasons(self, name: str) -> set[str]:
         """The parts that are away, of the reasons for which a broker is degraded."""
@@ -130,7 +158,44 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 @pytest.mark.long
+def test_a_broker_alone_becomes_one_of_three_machines(farm: Farm, tmp_path: Path) -> None:
+    first, *others = NAMES
+    etc = {name: tmp_path / f"{name}.etc" for name in NAMES}
+    for each in etc.values():
+        each.mkdir()
+    config = etc[first] / "elkobroker.toml"
+    config.write_text(ALONE)
+    farm.run(first, "-n", "elkobroker", "--open", "--config", str(config))
+    body = {"hostport": "10.0.0.1:80", "ttl": 600}
+    until(lambda: farm.call(first, "PUT", "/v1/services/bank/1", body)[0] in (200, 201), "the broker alone serves")
+    with Client(f"tcp://{farm.hosts[first].address}:5975", settings=QUICK) as client:
+        client.write("queue", ["jobs"]).send(b"before", timeout=PATIENCE)
+    farm.make("adopt", str(config))
+    for name in (*others, first):
+        if name == first:
+            farm.stop(name)
+        said = f"{tmp_path / 'cluster' / name}: copy its files"
+        assert said in farm.said
+        shutil.copytree(tmp_path / "cluster" / name, etc[name], dirs_exist_ok=True)
+        farm.run(name, "-n", "elkobroker", "--open", "--config", str(etc[name] / "elkobroker.toml"))
+    for name in NAMES:
+        until(lambda name=name: farm.found(name, "bank") == ["10.0.0.1:80"], f"{name} finds")  # type: ignore[misc]
+    until(lambda: farm.owners(others[0]).get("jobs") == first, "its queue is claimed")
+    with Client(f"tcp://{farm.hosts[others[0]].address}:5975", settings=QUICK) as client:
+        content = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
+        assert content.body == b"before"
+        content.confirm()
+    # What comes back at another machine is registered there, once.
+    until(lambda: farm.call(others[1], "PUT", "/v1/services/bank/1", body)[0] in (200, 201), "it is back")
+    for name in NAMES:
+        until(lambda name=name: farm.found(name, "bank") == ["10.0.0.1:80"], f"{name} finds")  # type: ignore[misc]
+    for log in tmp_path.glob("*.log"):
+        assert "Traceback" not in log.read_text(errors="replace")
+
+
+@pytest.mark.long
 def test_three_machines_as_printed(farm: Farm, tmp_path: Path) -> None:
+    farm.init()
     for name in NAMES:
         farm.start(name)
     for name in NAMES:

@@ -5,26 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.brokers import Broker
-from tests.cluster.real_etcd import free_ports
 from tests.packages import program
-from tests.patience import PATIENCE
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
+from tests.patience import until
+from tests.ports import free_port
 
 
 class Machines:
@@ -33,15 +24,7 @@ class Machines:
     def __init__(self, directory: Path, stack: ExitStack, *names: str) -> None:
         self.directory = directory
         self.stack = stack
-        ports: list[int] = []
-        while len(ports) < len(names):
-            for port in free_ports(20):
-                # The next port is free, too.
-                with socket.socket() as probe:
-                    taken = probe.connect_ex(("127.0.0.1", port + 1)) == 0
-                if not taken and not {port - 1, port, port + 1} & set(ports) and len(ports) < len(names):
-                    ports.append(port)
-        self.members = [f"{name}=127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)]
+        self.members = [f"{name}=127.0.0.1:{free_port()}" for name in names]
         self.running: dict[str, Broker] = {}
 
     def start(self, name: str, more: str = "") -> Broker:
@@ -114,7 +97,7 @@ def test_three_brokers_are_a_cluster_without_another_program(machines: Machines)
     b.wait_for(r"the embedded etcd ended by signal 9 \(SIGKILL\); .* it is started again in 1 s")
     b.offer("farm", "10.0.0.3:80")
     until(lambda: back.found("farm") == ["10.0.0.3:80"], "b writes to another member")
-    until(lambda: not b.get("/readyz").get("degraded"), "the member of b is back")
+    until(lambda: not b.degraded(), "the member of b is back")
     # An orderly stop ends the member.
     pid = machines.pid("c")
     c.process.terminate()
@@ -131,12 +114,12 @@ def test_a_member_that_cannot_run_is_a_reason_of_the_state(machines: Machines, t
     # No program can be run in its place: its data are no directory.
     os.kill(machines.pid("a"), signal.SIGKILL)
     a.wait_for("the embedded etcd ended by signal 9")
-    reasons = a.get("/readyz").get("degraded", [])
+    reasons = a.degraded()
     if reasons:  # it may be back already
-        assert any("embedded etcd" in str(each) for each in reasons), reasons
-    until(lambda: "embedded etcd" not in str(a.get("/readyz")), "it is back")
+        assert "embedded etcd" in str(reasons), reasons
+    until(lambda: "embedded etcd" not in str(a.degraded()), "it is back")
     # The third broker is expected, and was not started.
-    assert "the broker c is missing since" in str(a.get("/readyz")["degraded"])
+    assert "the broker c is missing since" in str(a.degraded())
 
 
 def test_a_machine_that_lost_its_data_joins_again(machines: Machines, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.brokers import Broker, Brokers, until
+from broker.client.http_services import HttpClient
+from tests.cluster.brokers import Broker, Brokers
 from tests.integration.daemon import ROOT, environment
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 GUIDE = (ROOT / "docs" / "clients.md").read_text()
 
@@ -65,16 +66,20 @@ def running(name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_the_pieces_of_the_guide(brokers: Brokers) -> None:
     a, b = brokers["a"], brokers["b"]
-    servers = piece("Servers")(f"http://127.0.0.1:{a.http_port()}")
-    until(lambda: len(piece("Servers")(f"http://127.0.0.1:{a.http_port()}").urls) == 2, "both are in the list")
-    servers = piece("Servers")(f"http://127.0.0.1:{a.http_port()}")
+    servers = HttpClient(f"http://127.0.0.1:{a.http_port()}")
+
+    def listed() -> bool:
+        servers.find("bank")
+        return len(servers.urls) == 2
+
+    until(listed, "both are in the list")
     b.offer("bank", "10.0.0.1:80")
     until(lambda: a.found("bank"), "a finds")
     elko = piece("connections")([("127.0.0.1", each.port()) for each in (a, b)])
     dealers = piece("dealers")([f"tcp://127.0.0.1:{each.mc0_port()}" for each in (a, b)], b"guide")
     dns = [("127.0.0.1", int(each.wait_for(r"dns on \S+:(\d+) ")[1])) for each in (a, b)]
     brokers.kill("a")
-    assert b"10.0.0.1:80" in servers.open("/v1/services/bank").read()
+    assert [each["hostport"] for each in servers.find("bank")] == ["10.0.0.1:80"]
     with closing(next(elko)) as connection:
         assert connection.getpeername() == ("127.0.0.1", b.port())
     answers = []

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.brokers import Broker, Brokers, until
+from tests.cluster.brokers import Broker, Brokers
 from tests.cluster.etcd.authority import Authority
 from tests.cluster.real_etcd import Etcd, base64_text
 from tests.integration.mc0_clients import whole_log
+from tests.patience import until
 
 PREFIX = "/elkobroker/default/"
 
@@ -206,7 +207,7 @@ def test_a_broker_that_restarts_while_etcd_has_no_space_serves_what_the_others_h
         brokers.kill("a")
         a = brokers.start("a")
         assert a.found("bank") == ["10.0.0.1:80"]
-        assert "etcd has no space" in str(a.get("/readyz")["degraded"])
+        assert "etcd has no space" in str(a.degraded())
         assert brokers["b"].call("DELETE", "/v1/services/bank/1")[0] == 204
         until(lambda: a.found("bank") == [], "the departure")
         brokers.kill("a")
@@ -214,10 +215,10 @@ def test_a_broker_that_restarts_while_etcd_has_no_space_serves_what_the_others_h
         brokers["b"].offer("bank", "10.0.0.3:80", "2")
         a = brokers.start("a")
         assert (a.members(), brokers["b"].members(), brokers["b"].found("mint")) == (["a", "b"], ["b"], [])
-        assert "etcd has no space" in str(a.get("/readyz")["degraded"])
+        assert "etcd has no space" in str(a.degraded())
         _make_space(brokers.etcd)
         brokers.see("bank", "10.0.0.3:80")
-        until(lambda: not a.get("/readyz")["degraded"], "the broker is whole again")
+        until(lambda: not a.degraded(), "the broker is whole again")
 
 
 def _make_space(etcd: Etcd) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.wires.dns.codec import dns_response
-from tests.cluster.brokers import Broker, Brokers, until
+from tests.cluster.brokers import Broker, Brokers
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import call
+from tests.patience import until
 
 DNS = '[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n'
 

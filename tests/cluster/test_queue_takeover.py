@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker.client.blocking import Client
-from tests.cluster.brokers import TTL, Broker, Brokers, until
+from tests.cluster.brokers import TTL, Broker, Brokers
 from tests.cluster.queue_load import QUEUES, QUICK, QueueLoad
-from tests.cluster.real_etcd import free_ports
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
+from tests.patience import until
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ class Pair:
         secret = brokers.directory / "secret"
         secret.write_text(PASSWORD)
         # A broker that comes back has the port that clients know.
-        self._ports = dict(zip("ab", free_ports(2), strict=True))
+        self._ports = {name: free_port() for name in "ab"}
         self._store = (
             f'queue_store = "{postgres.url(self._database)}"\nqueue_store_password_file = "{secret}"\n{QUEUES}'
         )

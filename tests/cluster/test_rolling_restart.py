@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.brokers import Brokers, until
+from tests.cluster.brokers import Brokers
 from tests.integration.daemon import Peer
+from tests.patience import until
 
 SERVERS = 12
 

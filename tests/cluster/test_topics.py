@@ -13,8 +13,8 @@ import zmq
 
 from broker.client.blocking import Client
 from broker.client.profiles.service import RequestFailed
-from tests.cluster.brokers import Broker, Brokers, until
-from tests.patience import PATIENCE
+from tests.cluster.brokers import Broker, Brokers
+from tests.patience import PATIENCE, until
 
 MTL = '[mtl]\nendpoint = "tcp://127.0.0.1:0"\n'
 MANY = 200

@@ -244,7 +244,7 @@ class _WatchResult(msgspec.Struct):
     compact_revision: int = 0
     cancel_reason: str = ""
     fragment: bool = False
-    events: list[_Event] = []
+    events: list[msgspec.Raw] = []
 
 
 class _StreamError(msgspec.Struct):
@@ -281,10 +281,11 @@ _status = _decoder(_Status)
 _leases = _decoder(_Leases)
 _token = _decoder(_Token)
 _line = _decoder(_WatchLine)
+_one_event = _decoder(_Event)
 _problem = _decoder(_Problem)
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -362,7 +363,8 @@ class Message:
     """Message of a watch. ``revision`` is that of its header, 0 if it has none.
 
     ``fragment`` is True if the next message continues this one. ``canceled`` is True at the end of the watch, with
-    ``compacted``, the first revision that is still there, or else a ``reason``.
+    ``compacted``, the first revision that is still there, or else a ``reason``. ``events`` are for `event`: there may
+    be tens of thousands.
     """
 
     revision: int
@@ -371,7 +373,7 @@ class Message:
     compacted: int = 0
     reason: str = ""
     fragment: bool = False
-    events: tuple[Event, ...] = ()
+    events: Sequence[msgspec.Raw] = ()
 
 
 def message(line: bytes) -> Message:
@@ -389,11 +391,13 @@ def message(line: bytes) -> Message:
         result.compact_revision,
         result.cancel_reason,
         result.fragment,
-        tuple(map(_event, result.events)),
+        result.events,
     )
 
 
-def _event(event: _Event) -> Event:
+def event(raw: msgspec.Raw) -> Event:
+    """Decode an event of a message."""
+    event = _decoded(_one_event, raw)
     if event.type == "PUT":
         return Event(event.kv.key, _key_value(event.kv), event.kv.mod_revision)
     if event.type == "DELETE":

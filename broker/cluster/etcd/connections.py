@@ -245,7 +245,7 @@ class Endpoint:
         return bool(self._user)
 
     async def close(self) -> None:
-        """Close all connections, those of running requests too. Returns when all are closed."""
+        """Close all connections, including those of running requests. Returns when all are closed."""
         await self._pool.closeCachedConnections()
         await self._open.close()
 

@@ -38,7 +38,7 @@ from broker.cluster.etcd.watching import Watch
 from broker.core.interfaces import InThread
 
 CALLS = 6
-"""Calls at a time: Twisted opens a connection for each, and etcd answers no more of them in a second than of six."""
+"""Concurrent calls. Twisted opens a connection for each, and etcd has the same throughput with six as with more."""
 
 RENEWALS = 2
 """Renewals of leases at a time, which do not wait for other calls: a lease ends in a few seconds."""

@@ -23,13 +23,13 @@ from broker.core.interfaces import InThread
 from broker.wall_clock import wall
 
 LOOK_WITHIN = 1.0
-"""Seconds for a look at the files before a connection. Another file, on a file system that does not answer, may occupy
+"""Seconds for reading the files before a connection. Another file, on a file system that does not answer, may occupy
 the thread; a lease in etcd must be renewed all the same, in some seconds."""
 
 
 @attrs.frozen
 class TlsFiles:
-    """Files in PEM: ``ca`` has the authorities that are trusted, None for those of the system.
+    """Files in PEM: ``ca`` has the authorities that are trusted, None means the system's.
 
     ``certificate`` with its chain, and ``key`` with its ``passphrase_file``, are this broker's own, None without any.
     """
@@ -48,7 +48,7 @@ class _Reading:
     """Times and sizes of the files."""
     context: SSL.Context
     ends: float | None
-    """End of the client certificate in seconds of the epoch; None without one."""
+    """End of the client certificate in seconds since the epoch; None without one."""
 
 
 class Tls:

@@ -187,8 +187,8 @@ class Watcher(Protocol):
     """Receiver of a watch."""
 
     def events(self, revision: int, events: Sequence[Event]) -> None:
-        """Events in the order of their revisions. ``revision`` is that of the last one. All events of one revision
-        are in one call."""
+        """Events in the order of their revisions. ``revision`` is the last one of which all have come: those of one
+        revision may come in several calls."""
 
     def ended(self, reason: Ended, text: str) -> None:
         """The watch has ended by itself; not called after `IEtcdWatch.cancel`. No further calls."""

@@ -1,6 +1,6 @@
 """Failures of a request to etcd: one sentence for operators for each, as an `EtcdError`.
 
-Errors are told apart by the HTTP status and the code of gRPC first, by the text where these are shared.
+Errors are distinguished by the HTTP status and the gRPC code first, and by the text where these are the same.
 """
 
 from __future__ import annotations
@@ -161,6 +161,6 @@ def _text(problem: Exception) -> str:
 
 
 def _words(problem: SSL.Error) -> str:
-    """Return the reasons of OpenSSL in words."""
+    """Return OpenSSL's reasons for an error, as text."""
     entries = problem.args[0] if problem.args and isinstance(problem.args[0], list) else []
     return ", ".join(each[-1] for each in entries if each and each[-1]) or "the handshake fails"

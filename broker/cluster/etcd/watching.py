@@ -1,31 +1,36 @@
 """Watches of etcd: one connection for each, whose lines become calls of the watcher.
 
-A line is one message. A message whose ``fragment`` is True is continued by the next one: then the events of its last
-revision are held back, since the next message may have more of that revision.
+A line is one message. The end of a lease deletes all its keys in one revision, whose message is continued by the next
+ones while its ``fragment`` is True. So events are decoded and passed on in slices of `SLICE` seconds, with a turn of
+the reactor between two of them, in which nothing more is read.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.cluster.etcd.codec import Message, Unintelligible, message, watch_request
+from broker.cluster.etcd.codec import Message, Unintelligible, event, message, watch_request
 from broker.cluster.etcd.connections import Endpoint
-from broker.cluster.etcd.etcd_interface import Denied, Ended, EtcdError, Event, IEtcdWatch, Watcher
+from broker.cluster.etcd.etcd_interface import Denied, Ended, EtcdError, IEtcdWatch, Watcher
 
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of one line. etcd begins a new fragment at 2 MiB of events, which may be 3 MiB of JSON, and the last event of
 one may have 1.5 MiB more."""
 
-MAX_HELD = 1_000_000
-"""Events of one revision that are held back until it is complete: the end of a lease deletes all its keys in one
-revision, and a cluster of brokers has fewer keys."""
+SLICE = 0.004
+"""Seconds for which events are passed on in one turn of the reactor: the mirror may take twice as long in it."""
+
+STEP = 50
+"""Events that are passed on together: half a millisecond, and so the error of `SLICE`."""
 
 CREATED = 3.0
 """Seconds within which etcd confirms a watch: it does so at once."""
@@ -57,6 +62,7 @@ class Watch:
         finished: Callable[[Watch, bool], object],
     ) -> None:
         self.endpoint = endpoint
+        self._reactor = reactor
         self._key, self._end, self._start = watched
         self._watcher = watcher
         self._present = present
@@ -64,7 +70,12 @@ class Watch:
         self._over = False
         self._again = False
         """True after a token was refused."""
-        self._held: list[Event] = []
+        self._waiting: deque[bytes] = deque()
+        """Lines that follow the present one, as many as one read has had."""
+        self._message: Message | None = None
+        """The message whose events are passed on, from the one of number `_next`."""
+        self._next = 0
+        self._slice: IDelayedCall | None = None
         self._confirmation = reactor.callLater(CREATED, self._silent)
         self._tasks: list[Deferred[Any]] = []
         self._lines: _Lines | None = None
@@ -85,12 +96,28 @@ class Watch:
         self._run(self.endpoint.stream(request), lambda response: response.deliverBody(lines))
 
     def _line(self, line: bytes) -> None:
+        self._waiting.append(line)
+        if self._slice is None:
+            self._work()
+
+    def _work(self) -> None:
+        self._slice = None
+        end = self._reactor.seconds() + SLICE
         try:
-            self._message(message(line))
+            while not self._over and (self._message is not None or self._waiting):
+                if self._message is None:
+                    self._begin_message(message(self._waiting.popleft()))
+                else:
+                    self._pass_on(self._message)
+                if (self._message is not None or self._waiting) and self._reactor.seconds() >= end:
+                    self._slice = self._reactor.callLater(0, self._work)
+                    break
         except Unintelligible as error:
             self._ended(Ended.FAILED, f"{self.endpoint.url} does not answer as etcd does: {error}")
+        if self._lines is not None and not self._over:
+            self._lines.pause(self._slice is not None)
 
-    def _message(self, message: Message) -> None:
+    def _begin_message(self, message: Message) -> None:
         if message.canceled:
             self._canceled(message)
             return
@@ -100,19 +127,19 @@ class Watch:
             # Only a start that is later than the next revision is in the future; 0 is the present one.
             if message.revision + 1 < self._start:
                 self._run(self._present(), self._check)
-        events = [*self._held, *message.events]
-        self._held = []
-        if message.fragment and events:
-            first = len(events)
-            while first and events[first - 1].revision == events[-1].revision:
-                first -= 1
-            self._held = events[first:]
-            if len(self._held) > MAX_HELD:
-                self._ended(Ended.FAILED, f"{self.endpoint.url} sends more than {MAX_HELD} events of one revision")
-                return
-            events = events[:first]
-        if events:
-            self._watcher.events(events[-1].revision, events)
+        if message.events:
+            self._message, self._next = message, 0
+
+    def _pass_on(self, message: Message) -> None:
+        """Pass on the next events of a message."""
+        first, self._next = self._next, self._next + STEP
+        events = tuple(map(event, message.events[first : self._next]))
+        more = self._next < len(message.events)
+        if not more:
+            self._message = None
+        # The next one may be of the same revision.
+        whole = events[-1].revision - (more or message.fragment)
+        self._watcher.events(whole, events)
 
     def _canceled(self, message: Message) -> None:
         if message.compacted:
@@ -150,9 +177,10 @@ class Watch:
         if self._over:
             return
         self._over = True
-        self._held = []
-        for timer in (self._begin, self._confirmation):
-            if timer.active():
+        self._message = None
+        self._waiting.clear()
+        for timer in (self._begin, self._confirmation, self._slice):
+            if timer is not None and timer.active():
                 timer.cancel()
         # After `canceled` etcd keeps the connection, silent: it is closed here.
         if self._lines is not None:
@@ -190,7 +218,7 @@ class _Lines(Protocol):
         self._receive, self._lost = receive, lost
         self._parts: list[bytes] = []
         self._size = 0
-        self._over = False
+        self._over = self._paused = False
 
     def connectionMade(self) -> None:
         if self._over:
@@ -216,6 +244,12 @@ class _Lines(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if not self._over:
             self._lost("ended the watch")
+
+    def pause(self, paused: bool) -> None:
+        """Read nothing more, or read on. Idempotent."""
+        if paused is not self._paused and self.transport is not None:
+            self._paused = paused
+            self.transport.pauseProducing() if paused else self.transport.resumeProducing()  # type: ignore[attr-defined]
 
     def abort(self) -> None:
         """Close the connection; nothing is received any more."""

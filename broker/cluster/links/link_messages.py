@@ -17,6 +17,7 @@ sender knows them. Unknown words and additional frames are ignored: a newer brok
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -121,6 +122,10 @@ AGAIN = Backoff(first=0.1, most=5.0, jitter=0.5)
 """Pauses between two attempts. The first one is short: after the start of a member, its neighbours may try before their
 watch has shown each other's keys. The longest one delays a link after a partition by as much at most."""
 
+ALIVE = 15.0
+"""Seconds after a sign of life in which a neighbour without a link counts as alive: three of the longest pauses. A
+member that etcd does not show may not have a link, but it connects, or accepts connections."""
+
 STEADY = 10.0
 """Seconds after which an open link is taken for a success: a link that ends earlier counts as one more failure, so that
 a pair that cannot agree does not connect ten times a second."""
@@ -144,14 +149,18 @@ publish can travel."""
 class LinkSettings:
     """Settings of the links of a broker.
 
-    ``endpoint`` is where the other brokers connect. ``secret_key`` is the CURVE secret key in Z85; without one, links
-    are neither encrypted nor authenticated, which is possible on the loopback interface only.
+    ``endpoint`` is where the other brokers connect; None without a listener. ``secret_key`` is the CURVE secret key in
+    Z85; without one, links are neither encrypted nor authenticated, which is possible on the loopback interface only.
+    ``wire`` is the name in counters and logs. ``by_name``: of two members, the one with the lower name connects;
+    otherwise the one that knows the endpoint of the other does.
     """
 
-    endpoint: ZEndpoint
+    endpoint: ZEndpoint | None
     secret_key: str | None = attrs.field(default=None, repr=False)
     limits: RouterLimits = LIMITS
     again: Backoff = AGAIN
+    wire: str = WIRE
+    by_name: bool = True
 
 
 # The link to one other member: its state, and its figures for operators.
@@ -178,9 +187,9 @@ class LinkState(enum.Enum):
 class Neighbour:
     """A member other than this broker.
 
-    ``since`` is the time of the last change of state, on the clock. ``heard`` is the time of the last message in
-    lifetime. ``rtt`` is the last measured round trip in seconds; None if unknown. ``reason`` says why the last link or
-    attempt ended.
+    ``since`` is the time of the last change of state, on the clock. ``heard`` is the time of the last message, or
+    of the last proof of its key, in lifetime. ``rtt`` is the last measured round trip in seconds; None if unknown.
+    ``reason`` says why the last link or attempt ended.
     """
 
     member: Member
@@ -194,7 +203,7 @@ class Neighbour:
     lease: ILease | None = None
     ending: bool = False
     """The link is to end in the next turn of the reactor: nothing is sent or received any more."""
-    heard: float = 0.0
+    heard: float = -math.inf
     asked: bytes = b""
     """Stamp of the last PING."""
     rtt: float | None = None
@@ -273,17 +282,27 @@ def obstacle(member: Member, curve: bool, connects: bool) -> str:
 
 # Documentation of the counters of links, and of topics across brokers.
 
+
+def link_counters(wire: str) -> tuple[Counter, ...]:
+    """Return the documentation of the counters of the links of that name."""
+    return (
+        *connection_counters(wire),
+        Counter(f"{wire}_dropped", "Answers to PINGs that were dropped, because the queue was full", "messages"),
+        Counter(f"{wire}.up", "Links to other brokers that are open now", "links", gauge=True),
+        Counter(f"{wire}.opened", "Links that were opened", "links"),
+        Counter(f"{wire}.ended", "Links that ended", "links"),
+        Counter(f"{wire}.sent", "Messages sent to other brokers", "messages"),
+        Counter(f"{wire}.received", "Messages received from other brokers", "messages"),
+        Counter(f"{wire}.dropped", "Messages not sent, because the queue of the link was full", "messages"),
+        Counter(
+            f"{wire}.too_large", "Messages not sent, because they exceed the size of a message of links", "messages"
+        ),
+        Counter(f"{wire}.unknown", "Messages received of channels that this version does not have", "messages"),
+    )
+
+
 LINK_COUNTERS = (
-    *connection_counters(WIRE),
-    Counter(f"{WIRE}_dropped", "Answers to PINGs that were dropped, because the queue was full", "messages"),
-    Counter(f"{WIRE}.up", "Links to other brokers that are open now", "links", gauge=True),
-    Counter(f"{WIRE}.opened", "Links that were opened", "links"),
-    Counter(f"{WIRE}.ended", "Links that ended", "links"),
-    Counter(f"{WIRE}.sent", "Messages sent to other brokers", "messages"),
-    Counter(f"{WIRE}.received", "Messages received from other brokers", "messages"),
-    Counter(f"{WIRE}.dropped", "Messages not sent, because the queue of the link was full", "messages"),
-    Counter(f"{WIRE}.too_large", "Messages not sent, because they exceed the size of a message of links", "messages"),
-    Counter(f"{WIRE}.unknown", "Messages received of channels that this version does not have", "messages"),
+    *link_counters(WIRE),
     Counter("remote_topics.sent", "Messages of topics sent to other brokers", "messages"),
     Counter(
         "remote_topics.dropped", "Messages of topics not sent to another broker, whose link had no room", "messages"

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -21,10 +21,10 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.cluster.links import link_messages
-from broker.cluster.links.link_messages import MAX_CHANNEL, PING, PING_EVERY, PONG, WIRE, LinkSettings, Neighbour
+from broker.cluster.links.link_messages import MAX_CHANNEL, PING, PING_EVERY, PONG, LinkSettings, Neighbour
 from broker.cluster.links.link_wire import LinkPeer
 from broker.cluster.links.mesh import LinkContext, Mesh
-from broker.core.cluster.cluster_interfaces import ILinks, IMembers, LinkReceiver
+from broker.core.cluster.cluster_interfaces import ILinks, INeighbours, LinkReceiver
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory
 from broker.net.peer_interfaces import Sent
@@ -54,6 +54,7 @@ class Links:
 
     def __init__(self, settings: LinkSettings, context: LinkContext) -> None:
         self._clock = context.clock
+        self._wire = settings.wire
         self._mesh = Mesh(settings, context, self)
         self.public_key = self._mesh.public_key
         """The key to publish, in Z85; empty without CURVE."""
@@ -73,7 +74,7 @@ class Links:
         """
         return self._mesh.bind()
 
-    def start(self, members: IMembers) -> None:
+    def start(self, members: INeighbours) -> None:
         """Open links to all members, present and later ones, until `stop`."""
         self._mesh.start(members)
         self._pinger = self._clock.callLater(PING_EVERY, self._ping)
@@ -91,7 +92,7 @@ class Links:
 
     def place(self) -> Mapping[str, object] | None:
         """Return the row of the listener for `broker.wires.interface.OpenWire.listener_rows`; None if it is closed."""
-        return self._mesh.listener.place(WIRE) if self._mesh.listener.address else None
+        return self._mesh.listener.place(self._wire) if self._mesh.listener.address else None
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the connections, for traces and for operators who close some."""
@@ -118,6 +119,14 @@ class Links:
     def brokers(self) -> Sequence[str]:
         return sorted(self._up)
 
+    def alive(self) -> Collection[str]:
+        """See `Mesh.alive`."""
+        return self._mesh.alive()
+
+    def end(self, name: str, why: str) -> None:
+        """End the link to a broker, which opens again if both sides agree."""
+        self._mesh.end(self._mesh.neighbours[name], Refusal(Reason.REPLACED, why))
+
     # for operators
 
     def neighbours(self) -> Sequence[Neighbour]:
@@ -131,14 +140,14 @@ class Links:
     def counts(self) -> Mapping[str, int]:
         """Return counters and gauges by name."""
         return {
-            f"{WIRE}.up": len(self._up),
-            f"{WIRE}.opened": self._opened,
-            f"{WIRE}.ended": self._ended,
-            f"{WIRE}.sent": self._sent,
-            f"{WIRE}.received": self._received,
-            f"{WIRE}.dropped": self._dropped,
-            f"{WIRE}.too_large": self._too_large,
-            f"{WIRE}.unknown": self._unknown,
+            f"{self._wire}.up": len(self._up),
+            f"{self._wire}.opened": self._opened,
+            f"{self._wire}.ended": self._ended,
+            f"{self._wire}.sent": self._sent,
+            f"{self._wire}.received": self._received,
+            f"{self._wire}.dropped": self._dropped,
+            f"{self._wire}.too_large": self._too_large,
+            f"{self._wire}.unknown": self._unknown,
         }
 
     # from the mesh

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from twisted.logger import Logger
 from broker import curve_keys
 from broker.cluster.links import link_messages
 from broker.cluster.links.link_messages import (
+    ALIVE,
     CONNECT_WITHIN,
     CONTROL,
     HELLO,
@@ -31,7 +33,6 @@ from broker.cluster.links.link_messages import (
     SILENCE,
     STEADY,
     WELCOME,
-    WIRE,
     Introduction,
     LinkSettings,
     LinkState,
@@ -40,7 +41,7 @@ from broker.cluster.links.link_messages import (
     obstacle,
 )
 from broker.cluster.links.link_wire import Attempt, Attempts, LinkKey, LinkPeer, LinkRouter, MemberKeys
-from broker.core.cluster.cluster_interfaces import IMembers, Member
+from broker.core.cluster.cluster_interfaces import INeighbours, Member
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
 from broker.core.place_table import Pool
@@ -99,15 +100,15 @@ class Mesh:
         self.public_key = "" if secret is None else LinkKey.of(secret).public
         """The key to publish, in Z85; empty without CURVE."""
         self.router = make_kind(
-            LinkRouter, WIRE, settings.limits, secret, None if secret is None else self._keys, context
+            LinkRouter, settings.wire, settings.limits, secret, None if secret is None else self._keys, context
         )
         self._security = None if secret is None else make_security(secret)
         self.frames = FrameLimits.of_frame(settings.limits.max_message)
         # As a client, so that no key is checked: the mechanism proves the one that the member has published.
         self.attempts = Attempts(
-            WIRE,
+            settings.wire,
             self._no_mechanism,
-            KeyGate(WIRE, None, context.refusal_log, context.clock),
+            KeyGate(settings.wire, None, context.refusal_log, context.clock),
             settings.limits.connection_limits(),
             self.frames,
             context.scheduler,
@@ -120,7 +121,7 @@ class Mesh:
         self.router.use_ends(self)
         self.attempts.use_ends(self)
         self.listener = RouterListener(self.router, context.clock)
-        self._members: IMembers | None = None
+        self._members: INeighbours | None = None
         self._me: Member | None = None
         self._watch: IWait | None = None
         self._stopping = False
@@ -135,6 +136,7 @@ class Mesh:
         Connections are refused for now, until `start`.
         """
         where = self._settings.endpoint
+        assert where is not None
         if self._settings.secret_key is None and not where.loopback:
             raise CannotListen(
                 f"links between brokers at {where.where} need a key: without one, any host could take part"
@@ -144,7 +146,7 @@ class Mesh:
         self.log.info("links between brokers on {where} ({how})", where=bound, how=how)
         return bound
 
-    def start(self, members: IMembers) -> None:
+    def start(self, members: INeighbours) -> None:
         """Open links to all members, present and later ones, until `stop`."""
         self._members = members
         self._watch = members.watch_members(self._changed)
@@ -166,6 +168,11 @@ class Mesh:
         for router in (self.router, self.attempts):
             for deadlines in (router.logins, router.stalls, router.closes, router.lingering):
                 deadlines.stop()
+
+    def alive(self) -> Collection[str]:
+        """Return the names of the members that have an open link, or have shown a sign of life within `ALIVE`."""
+        since = self._leases.moment() - ALIVE
+        return [name for name, each in self.neighbours.items() if name in self.open or each.heard > since]
 
     # members
 
@@ -218,7 +225,7 @@ class Mesh:
             if neighbour.reason != hindrance:
                 # In bounded lines: a stranger who writes to etcd may publish members that come and go all the time.
                 refusal = Refusal(Reason.UNAVAILABLE, f"no link is possible: {hindrance}")
-                self._context.refusal_log.add(WIRE, neighbour.name, refusal)
+                self._context.refusal_log.add(self._settings.wire, neighbour.name, refusal)
             neighbour.reason = hindrance
             self._enter(neighbour, LinkState.IMPOSSIBLE)
         elif connects:
@@ -230,7 +237,7 @@ class Mesh:
 
     def _connects(self, neighbour: Neighbour) -> bool:
         assert self._members is not None
-        return self._members.name < neighbour.name
+        return self._members.name < neighbour.name if self._settings.by_name else bool(neighbour.member.link)
 
     # connecting
 
@@ -271,6 +278,7 @@ class Mesh:
                 return
             neighbour.peer = peer
             neighbour.attempt = None
+            neighbour.heard = self._leases.moment()
             peer.factory.send(peer.identity, link_messages.introduction(HELLO, self._introduction(neighbour.member)))
 
     def received(self, peer: LinkPeer, frames: list[bytes]) -> None:
@@ -297,6 +305,8 @@ class Mesh:
             raise Refusal(Reason.UNEXPECTED, "the first message of a link is HELLO")
         introduced = link_messages.read_introduction(frames)
         neighbour = self.neighbours.get(introduced.name)
+        if neighbour is not None and peer.key == neighbour.member.key:
+            neighbour.heard = self._leases.moment()
         objection = self._objection(peer, neighbour, introduced)
         if objection or neighbour is None:
             peer.factory.send(peer.identity, link_messages.refused(objection))
@@ -321,7 +331,7 @@ class Mesh:
         if (said.peer, said.peer_instance) != (self._me.name, self._me.instance):
             return "this is another broker, or another instance of it"
         if self._connects(neighbour):
-            return "the member with the lower name connects"
+            return "the member with the lower name connects" if self._settings.by_name else "both sides connect"
         return ""
 
     def _take_welcome(self, peer: LinkPeer, neighbour: Neighbour, frames: list[bytes]) -> None:
@@ -391,7 +401,7 @@ class Mesh:
         """Handle the end of a connection in its handshake."""
         neighbour.attempt = None
         neighbour.failures += 1
-        neighbour.reason = "the handshake failed: its log may say why"
+        neighbour.reason = "the handshake failed: no broker is there, or a key does not fit (its log may say why)"
         self._prepare(neighbour)
 
     def end(self, neighbour: Neighbour, refusal: Refusal) -> None:

@@ -24,7 +24,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
     codec.nothing,
     codec.status,
     codec.token,
-    codec.message,
+    lambda data: [codec.event(each) for each in codec.message(data).events],
 ]
 
 
@@ -125,7 +125,10 @@ def test_messages_of_a_watch() -> None:
         }
     }
     found = codec.message(json.dumps(line).encode())
-    assert found.events == (Event(b"a", KeyValue(b"a", b"v", 2, 12), 12), Event(b"b", None, 13))
+    assert tuple(map(codec.event, found.events)) == (
+        Event(b"a", KeyValue(b"a", b"v", 2, 12), 12),
+        Event(b"b", None, 13),
+    )
     assert (found.revision, found.fragment, found.created, found.canceled) == (13, True, False, False)
     compacted = codec.message(b'{"result": {"header": {}, "canceled": true, "compact_revision": "25"}}')
     assert (compacted.canceled, compacted.compacted) == (True, 25)

@@ -16,7 +16,8 @@ from broker.cluster.etcd.etcd_credentials import TlsFiles
 from broker.cluster.etcd.etcd_interface import Denied, Ended, Put, Unavailable
 from tests.cluster.etcd.authority import Authority
 from tests.cluster.etcd.recording import ClientCase, Recorder
-from tests.cluster.real_etcd import Etcd, until
+from tests.cluster.real_etcd import Etcd
+from tests.patience import until
 
 
 @pytest.mark.usefixtures("directory")

@@ -343,7 +343,7 @@ class WatchTests(HostileCase):
             await watcher.is_ended()
             assert watcher.keys == [b"a", b"b"]
 
-    async def test_a_revision_in_several_fragments_is_one_call(self) -> None:
+    async def test_a_revision_is_reported_once_all_its_fragments_have_come(self) -> None:
         _, watcher = await self.watching(
             line(created=True),
             line(events=[event(b"a", 8), event(b"b", 9)], fragment=True),
@@ -353,14 +353,35 @@ class WatchTests(HostileCase):
         )
         await watcher.until(lambda: len(watcher.keys) == 5)
         assert [(revision, [each.key for each in events]) for revision, events in watcher.calls] == [
-            (8, [b"a"]),
-            (10, [b"b", b"c", b"d", b"e"]),
+            (8, [b"a", b"b"]),
+            (8, [b"c"]),
+            (10, [b"d", b"e"]),
         ]
 
-    async def test_an_unfinished_fragment_is_not_delivered(self) -> None:
-        _, watcher = await self.watching(line(created=True), line(events=[event(b"a", 8)], fragment=True), end=True)
-        await watcher.is_ended()
-        assert watcher.calls == []
+    async def test_events_of_a_long_message_come_in_slices_and_in_order(self) -> None:
+        """Between two slices the reactor has a turn; the end of the connection does not overtake them."""
+        keys = [b"%05d" % number for number in range(10_000)]
+        _, watcher = await self.watching(
+            line(created=True),
+            line(events=[event(key, 8) for key in keys[:8_000]], fragment=True),
+            line(events=[event(key, 8) for key in keys[8_000:]]) + line(events=[event(b"last", 9)]),
+        )
+        last = Deferred[Any]()
+        turns: list[int] = []
+
+        def turn() -> None:
+            turns.append(len(watcher.calls))
+            if watcher.calls and watcher.calls[-1][0] == 9:
+                last.callback(None)
+            else:
+                reactor.callLater(0, turn)  # type: ignore[attr-defined]
+
+        turn()
+        await last
+        assert len({calls for calls in turns if 0 < calls < turns[-1]}) > 1
+        assert watcher.keys == [*keys, b"last"]
+        assert {revision for revision, _ in watcher.calls[:-2]} == {7}
+        assert [revision for revision, _ in watcher.calls[-2:]] == [8, 9]
 
     async def test_a_member_that_is_behind_is_not_a_wiped_etcd(self) -> None:
         """The header of the confirmation is the member's own revision; the read that follows is the cluster's."""

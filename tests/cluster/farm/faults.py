@@ -26,6 +26,9 @@ OUTAGES: tuple[Kind, ...] = ("kill all etcd", "cut all etcd", "pause all etcd", 
 STARTS = 12.0
 """Seconds, at least, of an outage in which a broker starts: it goes on without etcd after five."""
 
+RECORDED = 1.0
+"""Seconds, at least, until a broker is killed that starts by its record: that is up to half a second older."""
+
 
 @attrs.frozen
 class Fault:
@@ -94,7 +97,7 @@ def _faults(rng: random.Random, brokers: list[str], etcds: list[str], ttl: float
                 lasts = round(rng.uniform(0.5, 3.0) * ttl, 2)
             if kind == "start without etcd":
                 target = brokers.pop(rng.randrange(len(brokers)))
-                lasts = max(lasts, STARTS)
+                at, lasts = max(at, RECORDED), max(lasts, STARTS)
         elif brokers:
             target = brokers.pop(rng.randrange(len(brokers)))
         else:

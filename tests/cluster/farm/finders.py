@@ -20,6 +20,9 @@ reactor: Any = _reactor
 EVERY = 0.5
 """Seconds between two looks."""
 
+RECORDED = "history-"
+"""Beginning of the names of services with a recorded history, which finders do not look at."""
+
 Entry = tuple[str, str, int]
 """A service: its name, its place, and the id of its provider."""
 
@@ -51,7 +54,11 @@ class _Looking(LineOnlyReceiver):
             )
         elif b'"op":"servicedesc"' in line:
             listed = msgspec.json.decode(line)["desc"]
-            services = [(each["service"], each["hostport"], each["provider"]) for each in listed if each["provider"]]
+            services = [
+                (each["service"], each["hostport"], each["provider"])
+                for each in listed
+                if each["provider"] and not each["service"].startswith(RECORDED)
+            ]
             self.finder.saw(services, self.found)
         elif b'"ping"' in line:
             self.transport.write(line.replace(b'"ping"', b'"pong"') + b"\n\n")

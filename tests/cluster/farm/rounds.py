@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import signal
 import sys
@@ -33,9 +34,10 @@ from twisted.internet.threads import deferToThread
 
 from tests.cluster.farm.faults import Fault, Round, schedule, upgrade
 from tests.cluster.farm.finders import Finder
+from tests.cluster.farm.history_clients import HistoryClients
 from tests.cluster.farm.hosts import Hosts
 from tests.cluster.farm.providers import Provider, providers
-from tests.cluster.farm.traffic import CONFIRMING, QueueTraffic, TopicTraffic
+from tests.cluster.farm.traffic import QueueTraffic, TopicTraffic
 from tests.cluster.queue_load import QUEUES
 from tests.cluster.real_etcd import Member
 from tests.packages import program
@@ -62,8 +64,8 @@ ELECTION = 4.0
 MOVING = 0.2
 """Share of the providers that change their broker in a round."""
 
-START = 60.0
-"""Seconds for the start of the farm: three brokers and a thousand providers on two cores."""
+START = 240.0
+"""Seconds for the start of the farm: three brokers and a thousand providers on two cores that have other work too."""
 
 
 class Farm:
@@ -80,12 +82,15 @@ class Farm:
         self.finders = [Finder(each, names, self.check) for each in brokers]
         self.queues = QueueTraffic(brokers)
         self.topic = TopicTraffic(brokers)
+        self.clients = HistoryClients(brokers, seed, 2 * ttl + 3.0)
         self.missed: list[str] = []
         self.looks = self.given_up = 0
         self.required: list[int] = []
         """Number of the providers that each look had to see, of those that could be judged."""
         self._out: dict[str, float] = {}
         """Brokers that are out of touch with etcd now, with the time since when."""
+        self._cuts: dict[str, tuple[float, float]] = {}
+        """Begin and end of the last time for which a broker was out of touch: what registers then is known later."""
         self._back: dict[str, float] = {}
         """Brokers that were out of touch for about the TTL or longer, with the time of their return."""
         self._killed: dict[str, float] = {}
@@ -93,7 +98,8 @@ class Farm:
         self._late = 0.0
         """Time at which this process was late for the last time."""
         self._unsure = 0.0
-        """Time until which etcd may be away, or have no leader: then nothing new is known anywhere."""
+        """Time until which etcd may be away, or have no leader: then nothing new is known anywhere. Infinite during a
+        fault of etcd."""
         self._unsure_from = 0.0
         """Begin of the last fault of etcd: registrations since then wait for a leader, and for their broker."""
 
@@ -120,9 +126,11 @@ class Farm:
         await wait(lambda: not self.differences(), START + 0.05 * len(self.providers), self.differences)
         self.topic.start()
         await deferToThread(self.queues.start)
+        self.clients.start()
 
     async def stop(self) -> None:
         """End the traffic, the finders and the providers."""
+        await deferToThread(self.clients.stop)
         await deferToThread(self.queues.stop)
         if self.topic.is_alive():
             await deferToThread(self.topic.stop)
@@ -166,6 +174,7 @@ class Farm:
         now = time.monotonic()
         if now - due > LATE:
             self._late = now
+            self.clients.fault(False)
         reactor.callLater(LATE, self._measure, now + LATE)
 
     def check(self, finder: Finder) -> None:
@@ -184,7 +193,7 @@ class Farm:
         required = [
             (key, each)
             for key, each in self.by_place.items()
-            if self._required(each, asked) and self._required(each, seen)
+            if self._required(each, asked, name) and self._required(each, seen, name)
         ]
         missing = [each for key, each in required if key not in found]
         for each in missing:
@@ -197,7 +206,8 @@ class Farm:
         While its broker is dead, it may have been registered at another one, and have left that before the answer: then
         the entry of the dead broker has been replaced, and the provider has withdrawn itself. These count apart.
         """
-        if not (self._required(each, asked) and self._required(each, seen)):
+        name = finder.broker.name
+        if not (self._required(each, asked, name) and self._required(each, seen, name)):
             return
         settled = each.holder is not None and each.since <= asked - FRESH
         if not settled and each.lost < each.unanswered:
@@ -205,10 +215,14 @@ class Farm:
         else:
             self.missed.append(f"{finder.broker.name} misses {_named(each)} at {asked:.2f}")
 
-    def _required(self, each: Provider, now: float) -> bool:
-        """True if every broker in touch must know a provider."""
+    def _required(self, each: Provider, now: float, finder: str) -> bool:
+        """True if a broker that is in touch must know a provider."""
         if each.first == 0.0 or now - each.first < FRESH:
             return False
+        for broker in (each.holder, finder):
+            begin, end = self._cuts.get(broker or "", (0.0, 0.0))
+            if each.since > begin - FRESH and now < end + ELECTION:
+                return False
         if now < self._unsure + FRESH and (each.holder is None or each.since > self._unsure_from - FRESH):
             return False
         if each.holder is None or each.since > now - FRESH:
@@ -240,7 +254,9 @@ class Farm:
         for each in self.providers:
             if self._rng.random() < MOVING:
                 reactor.callLater(self._rng.uniform(0.0, 3.0), each.leave)
+        self.clients.fault(True)
         await gatherResults([Deferred.fromCoroutine(self._fault(each)) for each in round.faults])
+        self.clients.fault(False)
         faults_end = time.monotonic()
         self.queues.mark()
         limit = 2 * self.ttl + 3.0 + 15.0
@@ -278,33 +294,33 @@ class Farm:
             "again": self.queues.counts()[1],
             "received": self.topic.received,
             "messages": (self.queues.defects() + self.topic.disorder)[:5],
+            "consistent": self.clients.finds(),
+            "histories": self.clients.defects()[:5],
             "ended": [name for name, each in self.hosts.brokers.items() if not each.running],
         }
 
     async def _fault(self, fault: Fault) -> None:
         await deferLater(reactor, fault.at)
         begin, end = self._faults(fault)
-        window: list[float | None] = [time.monotonic() - CONFIRMING, None]
-        self.queues.faults.append(window)
         broker = fault.target if fault.kind.endswith(" broker") else ""
         if broker:
             self._out[broker] = time.monotonic()
+            self._cuts[broker] = self._out[broker], math.inf
         if fault.kind in ("kill broker", "restart broker", "start without etcd"):
             self._killed[fault.target] = time.monotonic()
         of_etcd = "etcd" in fault.kind or fault.kind == "kill leader"
         if of_etcd:
             self._unsure_from = time.monotonic()
-            self._unsure = max(self._unsure, self._unsure_from + fault.lasts + ELECTION)
+            self._unsure = math.inf  # its begin and its end may take long
         await deferToThread(begin)
         await deferLater(reactor, fault.lasts)
         await deferToThread(end)
-        window[1] = time.monotonic() + self.ttl
         if broker:
             now = time.monotonic()
+            self._cuts[broker] = self._cuts[broker][0], now
             if now - self._out.pop(broker) > self.ttl - MARGIN - 2.0:
                 self._back[broker] = now
         if of_etcd:
-            self._unsure = time.monotonic() + START
             await wait(self._quorum, START, "a quorum of etcd", threaded=True)
             self._unsure = time.monotonic() + ELECTION
 
@@ -445,7 +461,7 @@ async def main(options: argparse.Namespace, hosts: Hosts) -> int:
             if time.monotonic() - began > 60 * options.minutes:
                 break
             result = await farm.run(each)
-            bad += bool(result["missed"] or result["trouble"] or result["ended"] or result["messages"])
+            bad += bool(any(result[each] for each in ("missed", "trouble", "ended", "messages", "histories")))
             print(json.dumps(result), flush=True)
             if result["ended"]:
                 break
@@ -479,7 +495,7 @@ def command_line() -> None:
     parser.add_argument("--directory", default="", help="where the logs stay; by default a temporary one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elkobroker-farm-") as temporary:
-        directory = Path(options.directory or temporary)
+        directory = Path(options.directory or temporary).resolve()  # programs run in folders below it
         directory.mkdir(parents=True, exist_ok=True)
         status = 1
 

@@ -1,8 +1,9 @@
 """Messages during the rounds: durable queues with confirmed messages, and a topic of mc0 with peers at each broker.
 
-Queues are on the disk of the broker that owns them. A message that its writer has confirmed must be read after the
-faults, and nothing else; it may be read twice if a fault lies between its first reading and the second. Messages of a
-topic may be lost during faults; those of one publisher arrive in order, and after the faults they arrive everywhere.
+Queues are on the disk of the broker that owns them. A message whose writer has its Confirm must be read after the
+faults, and no other than those whose Confirm may have been lost; it may be read twice if its reader lost its flow just
+after the first reading. Messages of a topic may be lost during faults; those of one publisher arrive in order, and
+after the faults they arrive everywhere.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import zmq
 
+from tests.cluster.client_histories import queue_faults
 from tests.cluster.farm.hosts import MC0, MTL, Broker
 from tests.cluster.queue_load import QueueLoad
 
@@ -34,20 +36,22 @@ ARRIVES = 3.0
 """Seconds without a message from a publisher after which a subscriber counts as cut off."""
 
 CONFIRMING = 1.0
-"""Seconds for which a message may have been read, and its Confirm may be on its way."""
+"""Seconds for which the Confirm of a message that was read may be on its way, or not be on the disk."""
+
+SILENT = 5.0
+"""Seconds after which a reader has noticed that its broker is gone: three heartbeats of `QUICK`, and a stall of this
+process, which the client does not count as silence."""
 
 TOPIC = b"farm"
 
 
 class QueueTraffic:
-    """Writers and readers of some queues. ``faults`` are the times at which faults began and ended, None while one
-    goes on."""
+    """Writers and readers of some queues."""
 
     def __init__(self, brokers: Sequence[Broker]) -> None:
         self._endpoints = [f"tcp://{each.address}:{MTL}" for each in brokers]
         self._loads: list[QueueLoad] = []
         self._awaited: list[set[str]] = []
-        self.faults: list[list[float | None]] = []
 
     def start(self) -> None:
         """Begin. To be called in a thread: it returns when all queues are open."""
@@ -82,40 +86,25 @@ class QueueTraffic:
                 return f"{len(awaited)} confirmed messages of {load.queue} were not read, such as {sorted(awaited)[:3]}"
         return ""
 
-    def defects(self) -> list[str]:
-        """Return what no fault excuses."""
+    def defects(self, over: bool = False) -> list[str]:
+        """Return what is wrong at any time, and with ``over`` what is wrong at the end."""
         found = []
         for load in self._loads:
             found += [f"{load.queue}: {error!r}" for error in load.errors]
-            first: dict[str, float] = {}
-            for at, name in list(load.seen):
-                before = first.setdefault(name, at)
-                if before != at and not self._excused(before, at):
-                    found.append(f"{load.queue}: {name} was read at {before:.2f} and at {at:.2f}, without a fault")
-            if len(load.confirmed) != len(set(load.confirmed)):
-                found.append(f"{load.queue}: a message was confirmed twice")
+            found += queue_faults(
+                load.queue, load.confirmed, load.unknown, list(load.seen), load.lost, CONFIRMING, SILENT, over
+            )
         return found
 
     def finish(self) -> list[str]:
         """Stop writing, and return the defects in the account of all messages. To be called in a thread."""
-        found = []
         for load in self._loads:
             load.stop_writing()
-            end = time.monotonic() + 30.0
-            while set(load.confirmed) - {name for _, name in list(load.seen)} and time.monotonic() < end:
-                time.sleep(0.2)
-            confirmed, seen = set(load.confirmed), {name for _, name in load.seen}
-            if confirmed - seen:
-                found.append(f"{load.queue}: {len(confirmed - seen)} confirmed messages are lost")
-            if seen - confirmed:
-                found.append(f"{load.queue}: {len(seen - confirmed)} messages were read that nobody confirmed")
-        return found + self.defects()
-
-    def _excused(self, first: float, again: float) -> bool:
-        return any(
-            begin is not None and begin <= again and (end is None or first <= end + CONFIRMING)
-            for begin, end in self.faults
-        )
+        self.mark()
+        end = time.monotonic() + 30.0
+        while self.waiting() and time.monotonic() < end:
+            time.sleep(0.2)
+        return self.defects(over=True)
 
 
 class TopicTraffic(threading.Thread):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import attrs
 from nacl.bindings import crypto_box_keypair
-from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
@@ -25,10 +24,9 @@ from broker.cluster.links.link_messages import (
 )
 from broker.cluster.links.links import LinkContext, Links
 from broker.config import endpoint as zmq_endpoint
-from broker.core.cluster.cluster_interfaces import IMembers, Member, MemberHealth
+from broker.core.cluster.cluster_interfaces import Member, Single
 from broker.core.interfaces import IWait
 from broker.core.liveness import Leases
-from broker.core.model import NotReady
 from broker.core.place_table import Pool
 from broker.net.connection_limits import RouterLimits
 from broker.net.refusal_log import Counters, RefusalLog
@@ -69,8 +67,7 @@ class _Watch:
         self.cancel = end
 
 
-@implementer(IMembers)
-class Members:
+class Members(Single):
     """The members as one of them sees them."""
 
     clustered = True
@@ -88,27 +85,6 @@ class Members:
     def watch_members(self, changed: Callable[[str, Member | None], None]) -> IWait:
         self.table.watchers.append(changed)
         return _Watch(lambda: self.table.watchers.remove(changed))
-
-    def health(self) -> Sequence[MemberHealth]:
-        return ()
-
-    def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
-        pass
-
-    def written(self) -> Deferred[str]:
-        return succeed("")
-
-    def caught_up(self, after: str = "") -> Deferred[None]:
-        return succeed(None)
-
-    def obstacles(self) -> Sequence[NotReady]:
-        return ()
-
-    def degradations(self) -> Sequence[NotReady]:
-        return ()
-
-    def counts(self) -> Mapping[str, int]:
-        return {}
 
 
 class Log:

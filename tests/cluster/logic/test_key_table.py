@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster import layout
+from broker.cluster import key_table, layout
 from broker.cluster.etcd.etcd_interface import KeyValue
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys, MemberValue, RegistrationValue, ServiceValue
@@ -35,6 +36,11 @@ def scanned(of: Table, name: str) -> set[Key]:
     """The keys at which a member has an entry or a standby, without the index."""
     entries = {key for key, entry in of.entries.items() if entry.broker == name}
     return entries | {key for key, standbys in of.standbys.items() if name in standbys}
+
+
+def drop(of: Table, name: str, over: bool = False) -> int:
+    """Drop what is held of a member. Returns the number of steps."""
+    return len(list(of.drop_held(name, over, lambda: 99)))
 
 
 changes = st.tuples(
@@ -73,17 +79,50 @@ def test_held_entries_are_indexed_until_they_are_dropped(
     for number, what in enumerate(each, 2):
         change(before, number, *what)
     made = Table(KEYS, Bad())
-    made.hold(before, "a", lost)
+    for _ in made.hold(before, "a", lost, {}):
+        pass
     assert not made.of("a")
+    assert set(made.members) == ({"b", "c"} if lost else set())
     for name in ("b", "c"):
         assert set(made.of(name)) == scanned(made, name) == (scanned(before, name) if lost else set())
-    made.drop_held(dropped)
+    for name in LEASES:
+        if dropped in (None, name):
+            drop(made, name, over=True)
     for name in LEASES:
         assert set(made.of(name)) == scanned(made, name)
         assert not made.of(name) or dropped not in (None, name)
 
 
-def test_a_member_with_another_lease_touches_the_keys_that_it_has_now() -> None:
+@given(st.lists(changes, max_size=12), st.booleans())
+def test_what_a_held_lease_had_counts_until_its_member_has_restored(
+    each: list[tuple[str, bool, str, Key]], hold: bool
+) -> None:
+    made = table()
+    for number, what in enumerate(each, 2):
+        change(made, number, *what)
+    had = [made.valid(key) for key in REGISTRATIONS]
+    made.delete(KEYS.member("b"), 90, Touched(), hold)
+    for key in made.of("b"):
+        # As etcd deletes what is under a lease.
+        entry = made.entries.get(key)
+        if entry is not None and entry.broker == "b":
+            made.delete(KEYS.registration(key), 90, Touched())
+            assert made.modified(key) == 0
+        if "b" in made.standbys.get(key, ()):
+            made.delete(KEYS.standby(key, "b"), 90, Touched())
+    left = [entry if entry is None or entry.broker != "b" else None for entry in had]
+    assert [made.valid(key) for key in REGISTRATIONS] == (had if hold else left)
+    assert set(made.of("b")) == scanned(made, "b")
+    touched = Touched()
+    made.put(KeyValue(KEYS.member("b"), layout.encode(MemberValue("i", restored=True)), 91, 91, 18), touched)
+    assert touched.due is hold
+    drop(made, "b")
+    assert [made.valid(key) for key in REGISTRATIONS] == left
+    assert not made.of("b")
+    assert not made.held
+
+
+def test_a_member_with_another_lease_is_touched_with_the_keys_that_it_has_now() -> None:
     made = table()
     first, second = REGISTRATIONS
     change(made, 2, "put", False, "a", first)
@@ -91,7 +130,32 @@ def test_a_member_with_another_lease_touches_the_keys_that_it_has_now() -> None:
     change(made, 4, "put", False, "b", first)
     touched = Touched()
     made.put(KeyValue(KEYS.member("a"), layout.encode(MemberValue("i")), 1, 5, 10), touched)
-    assert touched.registrations == {second: 5}
+    assert (touched.leases, made.of("a")) == ({"a": 5}, (second,))
     touched = Touched()
     made.delete(KEYS.member("b"), 6, touched)
-    assert touched.registrations == {first: 6}
+    assert (touched.leases, made.of("b")) == ({"b": 6}, (first,))
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["restored", "ended"])
+def test_what_a_member_with_many_registrations_had_is_dropped_in_steps(
+    restored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_table, "PIECE", 10)
+    keys: list[Key] = [("elko", "bank", "tcp", f"h:{number}") for number in range(95)]
+    made = table()
+    for number, key in enumerate(keys, 2):
+        change(made, number, "put", False, "b", key)
+    made.delete(KEYS.member("b"), 99, Touched(), hold=True)
+    came = KeyValue(KEYS.member("b"), layout.encode(MemberValue("i", restored=restored)), 100, 100, 18)
+    touched = Touched()
+    made.put(came, touched)
+    if not restored:
+        assert list(made.drop_held("b", False, lambda: 101)) == []
+        made.delete(KEYS.member("b"), 101, touched)
+    # Nothing is dropped at once; from then on, a piece in each step.
+    assert touched.due
+    assert not touched.registrations
+    for left, step in zip([*range(85, 0, -10), 0, 0], made.drop_held("b", False, lambda: 102), strict=True):
+        assert len(step.registrations) <= 10
+        assert sum(made.valid(key) is not None for key in keys) == left
+    assert not made.held

@@ -11,8 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from broker.cluster.cluster import Cluster
-from broker.cluster.etcd_pauses import WATCH_ENDED, WATCH_SILENT
-from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
+from broker.cluster.settings import WATCH_ENDED, WATCH_SILENT, ClusterFailed, ClusterSettings, Environment
 from broker.cluster.watch_feed import Reopening
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.internet import reactor
@@ -15,12 +16,16 @@ from broker.cluster.cluster import Cluster
 from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.core.cluster.cluster_registry import ClusterRegistry
+from broker.core.errors import Refusal
 from broker.core.model import Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.etcd.recording import ClientCase
 from tests.cluster.logic.members import KeptMemory
 from tests.cluster.real_etcd import Etcd
 from tests.patience import PATIENCE
+
+TTL = 4
+"""TTL in seconds, of which an interruption is more than the half: a short one, since the test waits for it."""
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -31,6 +36,17 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await deferLater(reactor, 0.01)  # type: ignore[arg-type]
 
 
+async def in_touch(cluster: Cluster) -> None:
+    """Wait until a member has read all that etcd has."""
+    end = reactor.seconds() + PATIENCE  # type: ignore[attr-defined]
+    while True:
+        try:
+            return await cluster.caught_up()
+        except Refusal:
+            assert reactor.seconds() < end, "waited in vain for the cluster"  # type: ignore[attr-defined]
+            await deferLater(reactor, 0.05)  # type: ignore[arg-type]
+
+
 class RealEtcdTests(ClientCase):
     directory: Path
 
@@ -39,7 +55,9 @@ class RealEtcdTests(ClientCase):
         """Give the test a directory."""
         self.directory = tmp_path
 
-    def member(self, name: str, etcd: Etcd, memory: KeptMemory | None = None) -> tuple[Cluster, ClusterRegistry]:
+    def member(
+        self, name: str, etcd: Etcd, memory: KeptMemory | None = None, **settings: Any
+    ) -> tuple[Cluster, ClusterRegistry]:
         """Make a member, which is not started."""
         failures: list[ClusterFailed] = []
         client = self.client(*etcd.urls)
@@ -53,7 +71,7 @@ class RealEtcdTests(ClientCase):
             registry,
             reactor,  # type: ignore[arg-type]
             memory or KeptMemory(),
-            ClusterSettings(name),
+            ClusterSettings(name, **settings),
             random.Random(name),
         )
         cluster = Cluster(environment, failures.append)
@@ -112,3 +130,20 @@ class RealEtcdTests(ClientCase):
             await until(lambda: all(found(each) == expected for each in registries), "the return of a provider")
             for cluster, _ in (again, b, c):
                 await cluster.stop(False)
+
+    async def test_a_lease_that_ends_after_an_outage_of_all_is_held(self) -> None:
+        """That of one member ends when the other one is in touch again, before it is back itself."""
+        with Etcd(self.directory) as etcd:
+            a, c = self.member("a", etcd, ttl=TTL), self.member("c", etcd, ttl=TTL)
+            await gatherResults([each.start() for each, _ in (a, c)])
+            id = a[1].join("server", "elko", "10.0.0.1:5")
+            a[1].offer([Service("bank", "h:1", id)], Rights())
+            await until(lambda: c[1].find("bank", "tcp"), "the service")
+            etcd.members[0].pause()
+            await deferLater(reactor, 0.6 * TTL)  # type: ignore[arg-type]
+            a[0]._sessions.halt()
+            etcd.members[0].resume()
+            await in_touch(c[0])
+            await self.client(*etcd.urls).revoke(a[0]._parts.membership.lease)
+            await in_touch(c[0])
+            assert [each.provider for each in c[1].find("bank", "tcp")] == [id]

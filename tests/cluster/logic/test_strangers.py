@@ -10,10 +10,11 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.cluster.etcd.etcd_interface import Delete, KeyValue, Put
-from broker.cluster.etcd_pauses import SILENCE
 from broker.cluster.ids import BLOCK
-from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE
+from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE, PIECE
 from broker.cluster.layout import LAYOUT
+from broker.cluster.settings import SILENCE
+from broker.core.model import Rights, Service
 from tests.cluster.logic.members import Farm, KeptMemory
 
 OTHER_LAYOUT: dict[str, object] = {
@@ -112,24 +113,6 @@ def test_another_layout_ends_the_start(farm: Farm, value: bytes, sentence: str) 
     assert farm.values("b") == []
 
 
-def test_another_layout_that_appears_later_ends_the_membership(farm: Farm) -> None:
-    [a] = farm.joined("a")
-    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":3,"epoch":"x"}', 0)])
-    farm.until(lambda: a.error is not None, "the end")
-    assert "run the newer version" in str(a.error)
-
-
-@pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])
-def test_a_member_whose_database_gets_another_layout_ends_with_a_sentence(farm: Farm, version: int) -> None:
-    a, b = farm.joined("a", "b")
-    id = b.register()
-    farm.until(a.found, "the service")
-    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":%d,"epoch":"5e7c"}' % version, 0)])
-    farm.until(lambda: a.error is not None and b.error is not None, "the end")
-    assert f"has version {version}" in str(a.error)
-    assert a.found() == [id], "known services are found until the process ends"
-
-
 def test_a_deleted_version_is_written_again_without_a_gap(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     ids = sorted([a.register("bank", "h:1"), b.register("bank", "h:2")])
@@ -197,6 +180,19 @@ def test_a_strangers_value_of_the_provider_ids_is_repaired(farm: Farm, value: by
 
 
 # keys and values of strangers
+
+
+def test_of_a_member_without_a_key_nothing_is_found_however_much_it_had(farm: Farm) -> None:
+    """A stranger deletes the key alone, while its member cannot repair that; then the member is back."""
+    a, b = farm.joined("a", "b")
+    id = a.registry.join("server", "elko", "10.0.0.1:5")
+    a.registry.offer([Service(f"bank-{n}", "h:1", id) for n in range(PIECE + 1)], Rights())
+    farm.until(lambda: len(b.registry.services()) == PIECE + 1, "the services")
+    a.client.disconnect()
+    farm.etcd.txn([], [Delete(farm.key("b/a"))])
+    farm.until(lambda: not b.registry.services(), "the end of the services", 1.0)
+    a.client.connect()
+    farm.until(lambda: len(b.registry.services()) == PIECE + 1, "the return")
 
 
 def test_a_member_without_a_lease_is_none_nor_are_its_entries(farm: Farm) -> None:

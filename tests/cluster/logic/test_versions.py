@@ -252,13 +252,14 @@ def test_loads_of_another_layout_are_unknown_at_all_members_until_the_next_ones(
         ] * len(members)
 
 
+@pytest.mark.parametrize("other", [{}, {"epoch": "5e7c"}], ids=["the same data", "other data"])
 @pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])
-def test_a_member_ends_when_another_layout_is_set_for_the_same_data(farm: Farm, version: int) -> None:
+def test_a_member_ends_when_another_layout_is_set(farm: Farm, version: int, other: dict[str, str]) -> None:
     a, b = farm.joined("a", "b")
     id = b.register()
     farm.until(a.found, "the service")
     meta = json.loads(farm.etcd.keys[farm.key("meta")].value)
-    farm.etcd.txn([], [Put(farm.key("meta"), json.dumps({**meta, "layout": version}).encode(), 0)])
+    farm.etcd.txn([], [Put(farm.key("meta"), json.dumps({**meta, **other, "layout": version}).encode(), 0)])
     farm.until(lambda: a.error is not None and b.error is not None, "the end", 5.0)
     assert f"has version {version}" in str(a.error)
     before = dict(farm.etcd.keys)

@@ -76,6 +76,10 @@ class Chances:
     delay: tuple[float, float] = (0.0005, 0.004)
 
 
+SPLIT = 0.3
+"""Chance that a client passes on the events of a message in two slices."""
+
+
 @implementer(IEtcd)
 class FakeClient:
     """`IEtcd` at a `FakeEtcd`. ``clock`` is the broker's, ``chances`` may be changed at any time."""
@@ -92,6 +96,8 @@ class FakeClient:
         self._running: dict[_Call, None] = {}
         self._watches: dict[FakeWatch, None] = {}
         self._closed = False
+        self.renewals: list[float] = []
+        """Times of the grants and renewals whose answers have arrived."""
 
     # faults
 
@@ -129,7 +135,7 @@ class FakeClient:
         return self._call(lambda _: self.etcd.txn(compare, success, failure), writes, not writes)
 
     def grant(self, ttl: int) -> Deferred[Granted]:
-        return self._call(lambda _: self.etcd.grant(ttl), True, False)
+        return self._call(lambda _: self.etcd.grant(ttl), True, False).addCallback(self._renewed)
 
     def keep_alive(self, lease: int) -> Deferred[int]:
         def renew(member: int) -> int:
@@ -138,7 +144,11 @@ class FakeClient:
             self._quorum(member)
             return self.etcd.keep_alive(lease)
 
-        return self._call(renew, True, seconds=RENEWAL_TIMEOUT, quorum=False)
+        return self._call(renew, True, seconds=RENEWAL_TIMEOUT, quorum=False).addCallback(self._renewed)
+
+    def _renewed(self, answer: Any) -> Any:
+        self.renewals.append(self.etcd.clock.seconds())
+        return answer
 
     def revoke(self, lease: int) -> Deferred[None]:
         return self._call(lambda _: self.etcd.revoke(lease), True)
@@ -414,10 +424,16 @@ class FakeWatch:
         count = waiting if waiting < 2 else client.rng.randint(1, waiting)
         if count:
             parts = [self._queue.popleft() for _ in range(count)]
+            events = parts[0][1] if count == 1 else [event for _, some in parts for event in some]
+            revision = parts[-1][0]
+            if len(events) > 1 and client.rng.random() < SPLIT:
+                left = client.rng.randrange(1, len(events))
+                self._queue.appendleft((revision, events[left:]))
+                events = events[:left]
+                revision = events[-1].revision - 1
             if self._queue or not self._etcd.has(self):
                 self._timer = self._clock.callLater(client.delay(), self._deliver)
-            events = parts[0][1] if count == 1 else [event for _, some in parts for event in some]
-            self._watcher.events(parts[-1][0], events)
+            self._watcher.events(revision, events)
         elif not self._etcd.has(self):
             self.fail("the watch ended")
 

@@ -19,6 +19,7 @@ from broker.cluster.settings import ClusterSettings
 from broker.core.cluster.cluster_interfaces import Key, key_of
 from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, NOBODY, Check, CheckState, LoadDetails, Owner, Policy, Rights, Service
+from tests.cluster.client_histories import Found, Histories, Session
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
 from tests.cluster.simulation.invariants import KEYS, Broken, Invariants
 from tests.cluster.simulation.node import Node
@@ -96,14 +97,21 @@ class History:
         self.lines: deque[tuple[Any, ...]] = deque(maxlen=TRACE)
         self.etcd = FakeEtcd(self.clock, random.Random(f"{seed}/etcd"), self.trace)
         self.nodes = [self._node(number) for number in range(rng.choice((2, 3, 3, 4)))]
+        for node in self.nodes:
+            node.alive = lambda: [each.name for each in self.nodes if each.running and not each.paused]
         self.servers: list[Server] = []
         self.calm = True
         """False while faults are under way."""
         self.invariants = Invariants(self)
+        self.clients = Histories()
+        self._acts: dict[tuple[Node, int, Key], Session] = {}
+        """Registrations of living sessions."""
         self._entered: dict[int, float] = {}
         """Times of the registrations, by provider."""
         self._errors: list[Any] = []
         self._wiped = self._forgot = False
+        self._disturbed = 0.0
+        """Time of the last fault of etcd."""
         actions = self._all_actions()
         self._actions, self._weights = list(actions), list(accumulate(actions.values()))
 
@@ -156,6 +164,9 @@ class History:
     def _run(self) -> None:
         self.run_to_calm()
         self.invariants.settled()
+        self.clients.watches = {each.name: each.seen for each in self.nodes}
+        for fault in self.clients.faults([(each.name, each.listed()) for each in self.nodes if each.running]):
+            raise Broken(fault)
 
     def _after(self) -> None:
         if self._errors:
@@ -189,6 +200,7 @@ class History:
             self._check: 2,
             self._claim: 2,
             self._release: 1,
+            self._find: 4,
         }
         if self.faults:
             actions |= {
@@ -243,6 +255,7 @@ class History:
             node.registry.offer(some, RIGHTS)
         for key in server.services:
             self.invariants.acted(server, key, node)
+            self._began(server, node, key)
         if server.load:
             node.registry.load(id, server.load)
 
@@ -259,10 +272,12 @@ class History:
         if now - self._entered[id] < BRIEF:
             server.brief = now
         node.registry.leave(id)
+        self._ended(node, lambda each: each[1] == id)
         self.invariants.left(server)
 
     def _lost_sessions(self, node: Node, servers: list[Server]) -> None:
         """Servers whose broker ended come back through another one, after a moment."""
+        self._ended(node, lambda _: True, confirmed=False)
         for server in servers:
             id = server.homes.pop(node, None)
             if id is not None:
@@ -351,6 +366,7 @@ class History:
             server.since = self.timeline.now
             node.registry.offer([self._service(server, server.homes[node], key)], RIGHTS)
             self.invariants.acted(server, key, node)
+            self._began(server, node, key)
 
     def _withdraw(self) -> None:
         some = self._some()
@@ -364,7 +380,9 @@ class History:
             server.services = {key: info for key, info in server.services.items() if key[0] != name}
             self.invariants.withdrawn(server, name)
             server.since = self.timeline.now
-            node.registry.withdraw(server.homes[node], [name])
+            id = server.homes[node]
+            node.registry.withdraw(id, [name])
+            self._ended(node, lambda each: each[1] == id and each[2][1] == name)
 
     def _amend(self) -> None:
         some = self._some()
@@ -397,6 +415,61 @@ class History:
         self.trace("checks", some[1].name, some[0].number, check.state, check.reason)
         some[1].registry.set_check(self.rng.choice(services), check, Policy.SHOW)
 
+    # what clients are promised
+
+    def _steady(self, node: Node) -> bool:
+        """Return True if nothing has happened lately that makes an act at a broker a restore, or ends its lease."""
+        since = self.timeline.now - 2 * TTL - 3
+        return node.is_member and (node.trouble_since or 0.0) <= since and self._disturbed <= since
+
+    def _began(self, server: Server, node: Node, key: tuple[str, str]) -> None:
+        """Record an act, which is confirmed when it is written."""
+        id, where = server.homes[node], server.key(key)
+        session = self.clients.begin(str(where), str(id), self.timeline.now, node.name)
+        self._acts[node, id, where] = session
+
+        def written(_: object) -> None:
+            if self._steady(node):
+                session.answer = self.timeline.now
+                self._find_at(self._open_node(node), server, key)
+
+        if self._steady(node):
+            node.cluster.written().addCallbacks(written, _refused)
+
+    def _ended(self, node: Node, which: Callable[[tuple[Node, int, Key]], bool], confirmed: bool = True) -> None:
+        """Record the end of registrations at a broker. Without confirmation it may happen at any time from now on."""
+        ended = [each for each in self._acts if each[0] is node and which(each)]
+        sessions = [self._acts.pop(each) for each in ended]
+
+        def written(_: object) -> None:
+            if self._steady(node):
+                for each in sessions:
+                    each.end_answer = self.timeline.now
+                self._find()
+
+        for each in sessions:
+            each.end_call = min(each.end_call, self.timeline.now)
+        if confirmed and self._steady(node):
+            node.cluster.written().addCallbacks(written, _refused)
+
+    def _find(self) -> None:
+        servers = [each for each in self.servers if each.services]
+        if servers:
+            server = self.rng.choice(servers)
+            self._find_at(self._open_node(), server, self.rng.choice(sorted(server.services)))
+
+    def _find_at(self, node: Node | None, server: Server, key: tuple[str, str]) -> None:
+        """A client finds what was confirmed before."""
+        if node is None:
+            return
+        begun = self.timeline.now
+
+        def caught_up(_: object) -> None:
+            found = [str(each.provider) for each in node.registry.find(*key) if each.hostport == server.hostport]
+            self.clients.finds.append(Found(node.name, str(server.key(key)), begun, self.timeline.now, found))
+
+        node.cluster.caught_up().addCallbacks(caught_up, _refused)
+
     # queues
 
     def _claim(self) -> None:
@@ -408,10 +481,7 @@ class History:
         def claimed(result: Any) -> None:
             self.trace("claimed", node.name, queue, result)
 
-        def refused(failure: Any) -> None:
-            failure.trap(Refusal)
-
-        node.cluster.claim(*queue).addCallback(claimed).addErrback(refused)
+        node.cluster.claim(*queue).addCallback(claimed).addErrback(_refused)
 
     def _release(self) -> None:
         owners = [node for node in self.nodes if node.serving and node.owned and not node.paused]
@@ -420,12 +490,22 @@ class History:
             queue = self.rng.choice(sorted(node.owned))
             self.trace("releases", node.name, queue)
             node.owned.discard(queue)
-            node.cluster.release(*queue).addErrback(lambda failure: failure.trap(Refusal))
+            node.cluster.release(*queue).addErrback(_refused)
 
     # faults of brokers
 
     def _troubled(self, node: Node) -> None:
         node.trouble_since = self.timeline.now
+        for (at, _, _), session in self._acts.items():
+            if at is node:
+                session.end_call = min(session.end_call, self.timeline.now)
+
+    def _disturb(self) -> None:
+        """A fault of etcd begins or ends."""
+        self._disturbed = self.timeline.now
+        self.invariants.disturbed()
+        for session in self._acts.values():
+            session.end_call = min(session.end_call, self.timeline.now)
 
     def _running(self) -> Node | None:
         nodes = [node for node in self.nodes if node.running and node.serving and not node.paused]
@@ -527,7 +607,7 @@ class History:
         """A member of etcd fails, or comes back."""
         number = self.rng.randrange(MEMBERS)
         member, etcd = self.etcd.members[number], self.etcd
-        self.invariants.disturbed()
+        self._disturb()
         if not member.up:
             etcd.restart(number)
         elif member.paused:
@@ -539,7 +619,7 @@ class History:
 
     def _etcd_fault(self) -> None:
         etcd, rng = self.etcd, self.rng
-        self.invariants.disturbed()
+        self._disturb()
         what = rng.choice(("leader", "compact", "compact", "wipe", "quota", "all", "vanish"))
         if what == "leader":
             etcd.lose_leader()
@@ -562,7 +642,7 @@ class History:
             etcd.vanish(rng.choice(sorted(etcd.leases)))
 
     def _restart_etcd(self) -> None:
-        self.invariants.disturbed()
+        self._disturb()
         for number, member in enumerate(self.etcd.members):
             if not member.up:
                 self.etcd.restart(number)
@@ -570,7 +650,7 @@ class History:
     def _heal(self) -> None:
         """End all faults."""
         self.trace("all faults end")
-        self.invariants.disturbed()
+        self._disturb()
         for number, member in enumerate(self.etcd.members):
             if not member.up:
                 self.etcd.restart(number)
@@ -601,6 +681,10 @@ class History:
         for server in self.servers:
             if server.wanted and not server.homes:
                 self._return(server)
+
+
+def _refused(failure: Any) -> None:
+    failure.trap(Refusal)
 
 
 def _line(what: tuple[Any, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +33,12 @@ RECOVERY = 30.0
 
 HELD = 80.0
 """Seconds after the end of a lease for which a broker has to hold entries, ten times the TTL and `RECOVERY`."""
+
+INTERRUPTED = 0.6
+"""Share of the TTL without a renewal after which a broker holds the entries of others whose leases end."""
+
+DOUBT = 2
+"""TTLs after its return for which it does so."""
 
 GAP = 0.2
 """Seconds after the end of a brief session of a server for which it may be missing, without a fault: a round trip."""
@@ -102,11 +109,22 @@ class Invariants:
         now = self._history.timeline.now
         self._ended[name] = now
         for node in self._history.nodes:
+            if node.running and self._was_interrupted(node, now):
+                # It holds what ends now, or as soon as it reads of it.
+                self._leased[node.name, name] = 0
+                continue
             self._leased[node.name, name] = self._lease(node.name)
             # Without space for a lease, a broker watches the others all the same.
             member = node.running and (node.cluster.state is State.MEMBER or self._history.etcd.alarm)
             if member and len(node.cut or ()) < MEMBERS and not node.paused:
                 self._witnessed[node.name, name] = now
+
+    def _was_interrupted(self, node: Node, now: float) -> bool:
+        """Return True if a broker is, or was `DOUBT` TTLs ago at most, without a renewal for that part of the TTL."""
+        times, ttl = [*node.client.renewals, now], node.settings.ttl
+        return any(
+            after - before > INTERRUPTED * ttl and now - after < DOUBT * ttl for before, after in pairwise(times)
+        )
 
     def _lease(self, name: str) -> int:
         """Return the lease of a member, 0 without one."""
@@ -139,8 +157,8 @@ class Invariants:
                 continue
             if node.serving and node in self._recorded:
                 recorded = self._recorded.pop(node)
-                if node.cluster.state is not State.MEMBER:
-                    # It answers by its record.
+                if node.cluster._parts.record.serving:
+                    # It has not read the keys yet.
                     self._seen[node] = recorded
                     before = None
             registry = node.registry
@@ -309,6 +327,8 @@ class Invariants:
                 continue
             if now - self._witnessed.get((at.name, node.name), -RECOVERY) < RECOVERY:
                 return False
+            if server.former and server.since > ended:
+                return False  # another session has replaced the held entry, and has ended
             leased = self._leased.get((at.name, node.name), 0)
             if (leased and leased == self._lease(at.name)) or now - ended > HELD - RECOVERY:
                 return False

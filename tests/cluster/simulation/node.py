@@ -9,15 +9,21 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from broker.cluster import key_table
 from broker.cluster.cluster import Cluster
+from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.cluster.cluster_registry import ClusterRegistry
-from broker.core.model import Provider
+from broker.core.model import Change, Kind, Provider, Service
 from broker.core.registered_services import Restored
 from tests.cluster.simulation.fake_client import Chances, FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
 from tests.cluster.simulation.timeline import SimulatedClock, Timeline
+
+key_table.PIECE = 3
+"""Keys that are handled in one turn of the reactor: the members of a history have few, and other things are to happen
+between two turns."""
 
 SAVING = 0.05
 """Seconds, at most, until the memory is durable."""
@@ -97,7 +103,11 @@ class Node:
         self._seed = seed
         self._slow = slow
         self._runs = 0
+        self.seen: list[tuple[bool, str]] = []
+        """Services that a watcher of this run saw begin and end."""
         self._kept: list[Provider] = []
+        self.alive: Callable[[], list[str]] = list
+        """Returns the names of the brokers with a link."""
         self.disk = Disk(timeline, random.Random(f"{seed}/{name}/disk"))
         self.clock: SimulatedClock
         self.client: FakeClient
@@ -108,6 +118,11 @@ class Node:
     def paused(self) -> bool:
         """True while the process stands still."""
         return self.running and self.clock.paused
+
+    @property
+    def is_member(self) -> bool:
+        """True while the broker is a member."""
+        return self.running and not self.paused and self.cluster.state is State.MEMBER
 
     def start(self, after: Callable[[], object] = lambda: None) -> None:
         """Start the process."""
@@ -122,10 +137,13 @@ class Node:
             self.client.cut = set(self.cut)
         restored = Restored(self._kept, self.settings.grace, self.clock, lambda ids: None)
         self.registry = ClusterRegistry(self.clock, lambda: self.cluster.next_id(), restored)
+        self.seen = []
+        self.registry.watch(self._saw, (Kind.OFFERED, Kind.WITHDRAWN))
         environment = Environment(
             self.client, self.registry, self.clock, self.disk, self.settings, random.Random(rng.random())
         )
         self.cluster = Cluster(environment, self._failed)
+        self.cluster.follow_links(self.alive, self.alive)
         self.running, self.serving, self.failure = True, False, None
         self.cluster.watch_claims(self._claim_changed)
         number = self._runs
@@ -182,6 +200,14 @@ class Node:
     def _own(self) -> list[Provider]:
         return [each for each in self.registry.providers() if each.id in self.sessions]
 
+    def listed(self) -> list[str]:
+        """Return what is found, as `seen` has it."""
+        return [_text(each) for each in self.registry.services()]
+
+    def _saw(self, change: Change) -> None:
+        assert isinstance(change.subject, Service)
+        self.seen.append((change.kind is Kind.OFFERED, _text(change.subject)))
+
     def _failed(self, failure: ClusterFailed) -> None:
         self._etcd.trace("broker fails", self.name, str(failure))
         self.failure = failure
@@ -191,3 +217,7 @@ class Node:
             self.owned.add((space, name))
         else:
             self.owned.discard((space, name))
+
+
+def _text(service: Service) -> str:
+    return f"{service.provider} {service.name} {service.protocol} {service.hostport}"
