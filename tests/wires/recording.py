@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -13,9 +13,9 @@ from zope.interface import implementer
 from broker.access.rights import AnonymousAccess
 from broker.core.control import Launchers
 from broker.core.errors import Malformed, Refusal
-from broker.core.interfaces import IControl
+from broker.core.interfaces import IControl, IWait
 from broker.core.memory_budget import BY_ADDRESS
-from broker.core.model import Auth, Launcher, Provider, Service
+from broker.core.model import Auth, Change, Kind, Launcher, Provider, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.net.peer_interfaces import MessageReader, PeerSession
@@ -41,6 +41,8 @@ class RecordingPeer:
         self.debugs: list[tuple[str, str]] = []
         self.logins = 0
         self.room, self.held = BY_ADDRESS, 0
+        self.steps = 0
+        """Steps of long messages that ended, after which a turn may end."""
         self.closed = False
         self.behind = False
         self.certificate: tuple[str, ...] = ()
@@ -73,6 +75,10 @@ class RecordingPeer:
         self.held = size
         return True
 
+    def go_on_with(self, steps: Iterator[None]) -> None:
+        for _ in steps:
+            self.steps += 1
+
     def authenticated(self) -> None:
         self.logins += 1
 
@@ -86,6 +92,7 @@ class Client:
         self.peer = peer
         self._reader, self.session = converse(peer)
         peer.session = self.session
+        self.session.begin()
 
     def send(self, data: bytes) -> None:
         """Bytes arrive, and are handled as a connection handles them."""
@@ -229,3 +236,31 @@ def remembered(id: int, *services: tuple[str, str], label: str = "old", wire: st
     auth = Auth("password", "secret")
     held = tuple(Service(name, hostport, id, auth=auth) for name, hostport in services)
     return Provider(id, label, wire, "192.0.2.9:1", 0.5, 0.0, held)
+
+
+@implementer(IWait)
+class CountedWatch:
+    """A watch that is among ``watches`` until it is cancelled."""
+
+    def __init__(self, watch: IWait, watches: set[CountedWatch]) -> None:
+        self._watch = watch
+        self._watches = watches
+        watches.add(self)
+
+    def cancel(self) -> None:
+        self._watch.cancel()
+        self._watches.discard(self)
+
+
+class CountingRegistry(Registry):
+    """A registry that knows its watches, by the first kind of each."""
+
+    def __init__(self, farm: ElkoFarm) -> None:
+        super().__init__(farm.clock, count(1).__next__, farm.restored)
+        self.watches: dict[Kind, set[CountedWatch]] = {kind: set() for kind in Kind}
+
+    def watch(
+        self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind), own: bool = False
+    ) -> CountedWatch:
+        watch = super().watch(changed, kinds, own)
+        return CountedWatch(watch, self.watches[next(iter(kinds))])

@@ -124,6 +124,7 @@ def test_a_large_table_is_sorted_in_small_pieces() -> None:
         assert made <= ROWS
         made = 0
         found += some
+    assert not some, "what was sorted is freed in pieces, too"
     assert [each["size"] for each in found] == list(range(2 * ITEMS, 2 * ITEMS + 250))
     assert scan.total == count
 

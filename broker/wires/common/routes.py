@@ -139,7 +139,7 @@ class Routes:
         return self._inner.needs(connection) or any(self._inner.needs(route.number) for route in routes.values())
 
     def room(self, identity: bytes) -> None:
-        """Process the end of backpressure of a connection, and so of all its routes."""
+        """Handle the end of backpressure on a connection, and so on all its routes."""
         self._inner.room(identity)
         for route in list(self._of_connection.get(self._connections.get(identity, 0), {}).values()):
             self._inner.room(route.identity)

@@ -10,7 +10,7 @@ import attrs
 
 from broker.config import endpoint as zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint, ZEndpoint
-from broker.config.key import Binding, PortOption, Resolves, Section, key, moved
+from broker.config.key import Binding, PortOption, Resolves, Section, key, moved, seconds_key
 from broker.config.key_checks import Problem
 from broker.net.connection_limits import RouterLimits, max_message_key
 
@@ -86,26 +86,14 @@ class Dbp(RouterLimits):
         reload=True,
     )
     # An iteration of the loop under load takes some tens of milliseconds. A heartbeat a day detects nothing.
-    interval: float = key(
-        1.0,
-        "Time between heartbeats, of the broker, and of services that register no interval.",
-        unit="s",
-        within=(0.05, 86_400),
-        reload=True,
+    interval: float = seconds_key(
+        1.0, "Time between heartbeats, of the broker, and of services that register no interval.", within=(0.05, 86_400)
     )
-    least_interval: float = key(
-        0.2,
-        "Shortest interval that a service may register; shorter ones are clamped.",
-        unit="s",
-        within=(0.05, 86_400),
-        reload=True,
+    least_interval: float = seconds_key(
+        0.2, "Shortest interval that a service may register; shorter ones are clamped.", within=(0.05, 86_400)
     )
-    most_interval: float = key(
-        3600.0,
-        "Longest interval that a service may register; longer ones are clamped.",
-        unit="s",
-        within=(0.05, 86_400),
-        reload=True,
+    most_interval: float = seconds_key(
+        3600.0, "Longest interval that a service may register; longer ones are clamped.", within=(0.05, 86_400)
     )
     # The usual range of the protocol. With fewer, one lost datagram would end a service.
     liveness: int = key(
@@ -115,14 +103,12 @@ class Dbp(RouterLimits):
         reload=True,
     )
     fall_back: bool = key(True, "Probe a service by TCP that missed a heartbeat by UDP.", reload=True)
-    probe: float = key(
+    probe: float = seconds_key(
         0.0,
         "Time between probes of services that send no heartbeats, at least 1. 0 is never: those of the original "
         "abort when two requests overlap.",
-        unit="s",
         within=(0, 86_400),
         check=_probe,
-        reload=True,
     )
     services: int = key(10_000, "Services that may be registered.", within=(0, 100_000), reload=True)
     # A registration of ordinary size must fit. Its sender is not authenticated, and there may be many.

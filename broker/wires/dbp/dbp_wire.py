@@ -18,6 +18,7 @@ from broker.access.principal import Principal
 from broker.access.rights import Grants, RegistryReading
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
+from broker.core.control import topic_message
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
 from broker.core.rates import Rates
@@ -25,6 +26,7 @@ from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
 from broker.net.probes import Probes
 from broker.net.udp import UdpSocket
+from broker.wires.common.registry_topics import rights_of
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
@@ -36,6 +38,7 @@ from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
+from broker.wires.dbp.sessions.topic_values import TopicValues
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.tables import AnyView, Column, Row, View
 
@@ -113,6 +116,7 @@ class OpenDbp(PlainWire):
     probes: Probes
     catalogue: Catalogue
     listing: Listing
+    values: TopicValues
     commands: CommandHandler
     datagrams: DatagramHandler
     leases: ILeases
@@ -194,6 +198,7 @@ class OpenDbp(PlainWire):
         grants = self.grants()
         self.catalogue.use(config, _rights(grants))
         self.listing.use(RegistryReading.of(grants))
+        self.values.rights = rights_of(grants)
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
@@ -290,7 +295,8 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         context.network.scheduler.memory,
     )
     listing = Listing(context.core.registry, clock, RegistryReading.of(grants()))
-    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, refusal_log)
+    values = TopicValues(context.core.topics, rights_of(grants()), topic_message)
+    commands = CommandHandler(routes, catalogue, listing, values, outbound, leases, clock, refusal_log)
     datagrams = DatagramHandler(catalogue, outbound, refusal_log)
     routes.serve(commands)
     if context.cluster.members.clustered:
@@ -308,6 +314,7 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         probes,
         catalogue,
         listing,
+        values,
         commands,
         datagrams,
         leases,

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import attrs
 
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
-from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved, seconds_key
 from broker.config.key_checks import Problem
 from broker.net.connection_limits import connections_key, connections_per_address_key
 from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
@@ -40,7 +40,7 @@ class Dns(Settings):
     )
     domain: str = key("elkobroker.", "Parent domain of all names.", check=_domain, reload=True)
     # 0 keeps resolvers from caching; after an hour nothing is current.
-    ttl: int = key(5, "TTL of all records, and of negative responses.", unit="s", within=(0, 3_600), reload=True)
+    ttl: int = seconds_key(5, "TTL of all records, and of negative responses.", within=(0, 3_600))
     response_rate: float = key(
         50.0,
         "Responses by UDP to one address a second; its network (/24, or /56 of IPv6) gets four times as many. Source"
@@ -60,12 +60,8 @@ class Dns(Settings):
         500, "Open connections of one address; further ones are closed. Loopback addresses count. 0 is no limit."
     )
     # A client needs a round trip; RFC 7766 advises seconds.
-    idle: float = key(
-        10.0,
-        "Time between two queries, after which a connection is closed.",
-        unit="s",
-        within=(0.1, 3_600),
-        reload=True,
+    idle: float = seconds_key(
+        10.0, "Time between two queries, after which a connection is closed.", within=(0.1, 3_600)
     )
 
     @cached_property

@@ -282,12 +282,12 @@ SERVICE, ADDRESS, SERVER = b"service", b"addr", b"ns"
 
 @attrs.define(eq=False)
 class Basis:
-    """The basis of a response about the services of a folded name: all that it was made of.
+    """The basis of a response about the services of a folded name: all values that it depends on.
 
     - ``found``: each spelling and protocol, with the services that the registry found for it, and whether they are
       permitted. A group of services has another tuple after each change.
     - ``first`` of ``places``: where the window of places begins.
-    - ``loads``: those that weights were made of, by provider, and the revision of the registry at which they held.
+    - ``loads``: those from which weights were computed, by provider, and the revision of the registry at that time.
     - ``serial``: the zone's number, if the response has it.
     """
 

@@ -155,7 +155,7 @@ class OpenElko(ElkoWire[BrokerListener]):
 
     def policy(self, listener: BrokerListener) -> Policy:
         """See `ElkoWire`."""
-        rights = Rights(services=listener.limits.services)
+        rights = Rights(services=listener.limits.services, key="elko.listeners.limits.services")
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
 

@@ -29,7 +29,7 @@ from broker.wires.tables import Dialogue
 WIDTH = 100
 """Characters of a line of help."""
 
-POLICY = Policy(diagnostics=False, orders_must_reach=True)
+POLICY = Policy(diagnostics=False, orders_must_reach=True, log_debug=True)
 """The policy of an operator's session: the console itself prints the reasons of refusals."""
 
 CONSOLE = "console"

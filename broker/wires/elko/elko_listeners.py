@@ -180,6 +180,7 @@ def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) 
     return Policy(
         roles=frozenset(listener.allow),
         allow_before_auth=listener.allow_before_auth,
+        log_debug=listener.log_debug,
         diagnostics=diagnostics,
     )
 

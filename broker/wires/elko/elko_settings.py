@@ -11,7 +11,7 @@ import attrs
 
 from broker.config import endpoint, key_checks
 from broker.config.endpoint import Endpoint
-from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, seconds_key
 from broker.config.key_checks import MAX_LABEL, MAX_SUFFIX, Problem, hostport
 from broker.wires.elko.transports.transport_limits import TransportLimits
 
@@ -124,6 +124,9 @@ class ElkoListener(Settings):
     allow_before_auth: bool = key(
         False, "Serve ping, debug and find before `auth`, as the original Elko broker does.", reload=True
     )
+    log_debug: bool = key(
+        False, "Write the text of `debug` messages of peers to the log; otherwise they are ignored.", reload=True
+    )
     publish: str | None = key(
         None,
         "The host:port that peers receive as the address of this listener, an IPv6 address in brackets. By default "
@@ -175,7 +178,7 @@ class ElkoListener(Settings):
         return f"{self.transport} at {self.path or '/'} for {' '.join(self.origins) or 'no'} pages, "
 
     def listener_warnings(self, resolves: Resolves) -> Iterator[str]:
-        """Yield warnings."""
+        """Yield the warnings about one listener."""
         where = self.place
         yield from self._published(where, resolves)
         if "*" in self.origins:
@@ -301,13 +304,11 @@ class Director(Settings):
         within=(0, 1),
         reload=True,
     )
-    reservation: float = key(
+    reservation: float = seconds_key(
         30.0,
         "Time for which a reservation takes up room before its user has arrived: as long as the "
         "Context Servers keep it (their conf.context.reservationexpire).",
-        unit="s",
         within=(1, 3_600),
-        reload=True,
     )
     user_reservations: int = key(
         10,

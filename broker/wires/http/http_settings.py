@@ -10,7 +10,7 @@ import attrs
 
 from broker.config import key_checks
 from broker.config.endpoint import Endpoint, parse
-from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, bytes_key, key, moved
 from broker.config.key_checks import Problem
 from broker.net.connection_limits import connections_key, connections_per_address_key, rate_key
 
@@ -65,9 +65,7 @@ class Http(Settings):
         1_000, "Waiting answers of one address. 0 is no limit.", within=(0, 1_000_000), reload=True
     )
     # A registration of ordinary size must fit; the account of memory bounds all bodies together.
-    max_body: int = key(
-        1024**2, "Size of the body of a request.", unit="bytes", within=(4_096, 64 * 1024**2), reload=True
-    )
+    max_body: int = bytes_key(1024**2, "Size of the body of a request.", within=(4_096, 64 * 1024**2))
 
     @cached_property
     def place(self) -> Endpoint:

@@ -16,9 +16,9 @@ from broker.net.http.http_listener import HttpFactory
 from broker.net.http.request import HttpLimits, RequestBounds, RequestIds
 from broker.net.listeners import StreamListener, listener_row
 from broker.net.tls import Certificates
-from broker.rest.broker_links import OtherBrokers
 from broker.rest.dispatch import LISTENER, Dispatch
 from broker.rest.http_endpoint import Endpoint
+from broker.rest.sites import OtherBrokers
 from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
@@ -228,7 +228,7 @@ def _limits(config: Http) -> HttpLimits:
             connections_per_address=config.connections_per_address,
             rate=config.rate,
         ),
-        RequestBounds(config.max_body),
+        RequestBounds(config.max_body, "http.max_body"),
         config.waiting,
         config.waiting_per_address,
     )

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import attrs
 
 from broker.config import endpoint as zmq_endpoint
-from broker.config import files, key_checks
+from broker.config import key_checks
 from broker.config.endpoint import ZEndpoint
-from broker.config.key import Binding, PortOption, Section, key, moved
+from broker.config.key import Binding, PortOption, Section, curve_key, curve_key_file, key, moved
 from broker.net.connection_limits import RouterLimits
 
 
@@ -25,21 +25,11 @@ class Mc0(RouterLimits):
         "INET6, UNIX; also index=N.",
         check=key_checks.zmq_listens,
     )
-    secret_key: str | None = key(
-        None,
+    secret_key: str | None = curve_key(
         "The broker's secret key, which `brokerkeys` makes: 40 characters. With it, all clients must have keys, "
         "which the users file has, and everything is encrypted. Clients need the corresponding public key.",
-        check=key_checks.curve,
-        secret=True,
-        example="change.me.change.me.change.me.change.me.",
     )
-    secret_key_file: str | None = key(
-        None,
-        "File that begins with the secret key, relative to this file.",
-        holds="secret_key",
-        reader=files.curve_secret,
-        example="broker.private",
-    )
+    secret_key_file: str | None = curve_key_file()
     sessions: int = key(10_000, "Sessions of clients.", within=(1, 1_000_000), reload=True)
     subscriptions: int = key(1_000, "Topics that one session may be subscribed to.", within=(0, 100_000), reload=True)
 

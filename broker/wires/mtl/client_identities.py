@@ -65,7 +65,8 @@ class ClientIdentities:
 
 @blocking
 def _secret(state: str) -> bytes:
-    """Return the secret of the file, which is made if it is absent. On a full disk it lasts for this run.
+    """Return the secret in the file, which is created if it does not exist. On a full disk the secret is kept in memory
+        only.
 
     Raises OSError for any other error.
     """

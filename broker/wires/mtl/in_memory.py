@@ -42,7 +42,7 @@ from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
 from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
-from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess, SharedSocket
+from broker.wires.mtl.sessions.data_leases import DataLeases, FlowContext, ProfileAccess, SharedSocket
 from broker.wires.mtl.sessions.login_exchange import AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import Mechanisms
@@ -256,7 +256,7 @@ class InMemoryMtl:
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, refusal_log),
-            TopicProfile(data, lambda host: topics, refusal_log, memory),
+            TopicProfile(data, lambda host: topics, refusal_log, topics),
             self.queue,
             ServiceProfile(data, registry, leases, refusal_log, DEFAULT_HOST, config.window_bytes, memory),
         )

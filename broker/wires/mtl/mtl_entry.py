@@ -47,6 +47,7 @@ COUNTERS = (
     Counter("mtl_topics.published", "Contents that writers published to topics", "Contents"),
     Counter("mtl_topics.retained", "Topics with a retained last value", "topics", gauge=True),
     Counter("mtl_topics.retained-bytes", "Size of all retained values", "bytes", gauge=True),
+    Counter("mtl_topics.evicted", "Last values that no publisher had retained, removed for others", "values"),
 )
 
 WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)

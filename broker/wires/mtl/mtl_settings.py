@@ -10,9 +10,21 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 import attrs
 
 from broker.config import endpoint as zmq_endpoint
-from broker.config import files, key_checks
+from broker.config import key_checks
 from broker.config.endpoint import BadEndpoint, ZEndpoint
-from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key import (
+    Binding,
+    PortOption,
+    Resolves,
+    Section,
+    Settings,
+    bytes_key,
+    curve_key,
+    curve_key_file,
+    key,
+    moved,
+    seconds_key,
+)
 from broker.config.key_checks import Problem
 from broker.net.connection_limits import RouterLimits, high_water_key, max_message_key
 
@@ -172,21 +184,11 @@ class Mtl(RouterLimits):
         "key.",
         reload=True,
     )
-    secret_key: str | None = key(
-        None,
+    secret_key: str | None = curve_key(
         "The broker's secret key, which `brokerkeys` makes: then clients must have keys too, and everything is "
         'encrypted. Keys that the users file does not have are those of the user "anonymous".',
-        check=key_checks.curve,
-        secret=True,
-        example="change.me.change.me.change.me.change.me.",
     )
-    secret_key_file: str | None = key(
-        None,
-        "File that begins with the secret key, relative to this file.",
-        holds="secret_key",
-        reader=files.curve_secret,
-        example="broker.private",
-    )
+    secret_key_file: str | None = curve_key_file()
     hosts: tuple[str, ...] = key(
         ("/",),
         "Virtual hosts. The first one shares the registry and the topics of the other wires: it stays until a "
@@ -195,27 +197,23 @@ class Mtl(RouterLimits):
         reload=True,
     )
     # A shorter one would send Pings before clients can answer; a longer one would detect nothing in time.
-    heartbeat: float = key(
+    heartbeat: float = seconds_key(
         5.0,
         "Silence after which the broker sends a Ping on a data flow; after three times that the flow ends.",
-        unit="s",
         within=(0.5, 3_600),
-        reload=True,
     )
     # A client uses its lease at once, but it may have to connect first.
-    lease: float = key(30.0, "Time within which a data lease must be used.", unit="s", within=(1, 3_600), reload=True)
+    lease: float = seconds_key(30.0, "Time within which a data lease must be used.", within=(1, 3_600))
     window: int = key(
         100,
         "Unconfirmed Contents of a reader that requests no other number.",
         within=(1, 1_000),
         reload=True,
     )
-    window_bytes: int = key(
+    window_bytes: int = bytes_key(
         4 * 1024**2,
         "Size of the unconfirmed Contents of a reader; one Content is always permitted.",
-        unit="bytes",
         within=(65_536, 1024**3),
-        reload=True,
     )
     sessions: int = key(
         10_000,

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from broker.access.rights import RegistryReading
 from broker.core.interfaces import ILeases
 from broker.core.queues.queue_interfaces import QueueInfo
-from broker.wires.mtl.left_queues import LeftQueues
+from broker.wires.mtl.durable_queues import LeftQueues
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_clients import ReaderFlow, WriterFlow

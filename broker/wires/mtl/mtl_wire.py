@@ -23,9 +23,8 @@ from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.control import Reply, as_text
 from broker.core.database import StateError
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ITopics, StoredMemory
+from broker.core.interfaces import ITopics
 from broker.core.model import NotReady
-from broker.core.topics import Topics
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
 from broker.net.router.router import SILENCE
@@ -45,7 +44,7 @@ from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.access_policy import Principal as Caller
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
-from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess, SharedSocket
+from broker.wires.mtl.sessions.data_leases import DataLeases, FlowContext, ProfileAccess, SharedSocket
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.tables import AnyView
 
@@ -166,7 +165,7 @@ class MtlProfiles:
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, refusal_log),
-            TopicProfile(data, partial(_space, spaces, context.cluster.join_topics, memory), refusal_log, memory),
+            TopicProfile(data, partial(_space, spaces, context.cluster.join_topics), refusal_log, spaces[bridge]),
             queue,
             service,
         )
@@ -367,12 +366,10 @@ def _endpoint_of(members: IMembers, broker: str) -> str:
     return "" if member is None else member.listeners.get(WIRE, "")
 
 
-def _space(
-    spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], memory: StoredMemory, host: str
-) -> ITopics:
+def _space(spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], host: str) -> ITopics:
     """Return the topics of a virtual host. The first host has those of the other wires; each other has its own."""
     topics = spaces.get(host)
     if topics is None:
-        topics = spaces[host] = Topics(memory=memory)
+        topics = spaces[host] = next(iter(spaces.values())).space(host)
         join(host, topics)
     return topics

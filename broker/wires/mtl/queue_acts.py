@@ -4,6 +4,7 @@ Rules:
 - A message is as safe as one of a client: a put into a durable queue is answered when the message is on the disk.
 - A get takes messages that no reader has, in order, and confirms them: an answer that is lost has lost them. Peek
   leaves them. A queue with a single active consumer gives nothing to a get beside it.
+- Get and peek return fewer messages than asked for where their bodies have more than `MAX_BODIES` together.
 - Purge and move concern the messages that no reader has, at the time of the order, in slices of `SLICE`. A move stops
   where the target has no room; what was moved stays there.
 - The right at the operator's listener is for queues in the first virtual host. For another host, the user needs the
@@ -14,27 +15,33 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
+from itertools import accumulate
 from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from broker.access.principal import Principal
+from broker.access.principal import Principal, forbidden
 from broker.core.control import MovedMessages, Purged, QueueMessage, QueueMessages, as_text
 from broker.core.errors import Reason, Refusal
 from broker.core.queues.ownership import QueueOwnership
+from broker.core.queues.queue_interfaces import MessageOutcome
 from broker.core.queues.queue_messages import DEAD, Message
 from broker.core.queues.queues import Queues
 from broker.core.queues.work_queue import Queue
+from broker.wall_clock import wall
 from broker.wires.mtl.codec.data_messages import make_tail
 from broker.wires.mtl.codec.field_table import EMPTY, with_members
-from broker.wires.mtl.profiles.queue_profile import MAX_NAME, identity_of
+from broker.wires.mtl.profiles.queue_profile import DELIVER_AT, MAX_NAME, identity_of
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, Side
 
 SLICE = 200
 """Messages that are removed or moved in one turn of the reactor: a few milliseconds of work."""
+
+MAX_BODIES = 1024 * 1024
+"""Bytes of the bodies of one answer, unless its first message has more: they are decoded in one turn of the reactor."""
 
 
 class QueueActs:
@@ -61,20 +68,33 @@ class QueueActs:
 
     @inlineCallbacks
     def put(
-        self, queue: str, host: str | None, body: bytes, ttl: float | None, principal: Principal
+        self,
+        queue: str,
+        host: str | None,
+        body: bytes,
+        ttl: float | None,
+        delay: float,
+        due: float | None,
+        principal: Principal,
     ) -> Generator[Deferred[Any], Any, None]:
-        """Put a message into a queue. Fires when it is as safe as it gets."""
+        """Put a message into a queue, to be delivered after ``delay`` seconds, or from ``due`` on, in seconds of the
+        epoch. Fires when it is as safe as it gets."""
+        if due is not None:
+            delay = max(0.0, due - wall(self._clock))
         space = self._space(host, queue, Side.WRITER, principal)
         yield self._ready(space, queue)
         own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
         if principal.name:
             own["user-id"] = principal.name
+        if delay:
+            own[DELIVER_AT] = round((wall(self._clock) + delay) * 1000)
         head = make_tail(queue, with_members(EMPTY, own))
         payer = "" if principal.name else principal.address
-        author = _Author()
+        outcome = MessageOutcome()
         opened = self._queues.open(space, queue, payer)
-        if not opened.put(head, body, ttl, principal.name, None, author, 0, payer):
-            yield author.safe
+        safe = opened.put(head, body, ttl, principal.name, None, outcome, 0, payer, delay)
+        if not safe and not (yield outcome.known):
+            raise Refusal(Reason.UNAVAILABLE, "the message could not be written to the store of queues")
 
     @inlineCallbacks
     def get(
@@ -94,7 +114,10 @@ class QueueActs:
         space = self._space(host, queue, Side.READER, principal)
         yield self._ready(space, queue)
         found = self._queues.present(space, queue)
-        return QueueMessages([_shown(each, self._now) for each in found.waiting(count)] if found is not None else [])
+        waiting = found.waiting(count) if found is not None else []
+        sizes = accumulate(len(each.body) for each in waiting)
+        fitting = [each for each, size in zip(waiting, sizes, strict=True) if each is waiting[0] or size <= MAX_BODIES]
+        return QueueMessages([_shown(each, self._now) for each in fitting])
 
     @inlineCallbacks
     def purge(self, queue: str, host: str | None) -> Generator[Deferred[Any], Any, Purged]:
@@ -162,7 +185,7 @@ class QueueActs:
         if side is not None and principal is not None:
             allowed = self._policy.allowed(principal.name, host)
             if not allowed.may(side, "queue", queue):
-                raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that queue in that host")
+                raise forbidden(principal, "subscribe" if side is Side.READER else "publish", queue)
         return host
 
     def _ready(self, space: str, queue: str) -> Deferred[None]:
@@ -187,21 +210,6 @@ class QueueActs:
         return done
 
 
-class _Author:
-    """Author of one message: see `broker.core.queues.queue_interfaces.Author`. ``safe`` fires when it is kept."""
-
-    def __init__(self) -> None:
-        self.safe: Deferred[None] = Deferred()
-
-    def kept(self, tokens: Sequence[Any]) -> None:
-        """Note that the message is safe."""
-        self.safe.callback(None)
-
-    def not_kept(self, tokens: Sequence[Any]) -> None:
-        """Note that the message was not written."""
-        self.safe.errback(Refusal(Reason.UNAVAILABLE, "the message could not be written to the store of queues"))
-
-
 class _Taker:
     """A consumer that takes at most ``most`` messages of a queue at once, and confirms each.
 
@@ -213,25 +221,31 @@ class _Taker:
         self.parked: dict[Any, None] = {}
         self.taken: list[QueueMessage] = []
         self._most = most
+        self._left = MAX_BODIES
         self._now = now
         queue.leave(queue.join(self))
 
     def take(self, message: Message) -> bool:
-        """Take a message."""
+        """Take a message. Returns False for one that does not fit."""
+        self._left -= len(message.body)
+        if self.taken and self._left < 0:
+            self.room = False
+            return False
         self.taken.append(_shown(message, self._now, message.count))
         message.queue.settle(message)
-        self.room = len(self.taken) < self._most
+        self.room = len(self.taken) < self._most and self._left > 0
         return True
 
 
 def _shown(message: Message, now: float, deliveries: int | None = None) -> QueueMessage:
-    user, id = identity_of(message.head)
+    user, id, _ = identity_of(message.head)
     text, base64 = as_text(bytes(message.body))
     return QueueMessage(
         text=text,
         base64=base64,
         size=len(message.body),
         deliveries=message.count if deliveries is None else deliveries,
+        due=round(message.again - now, 3) if message.again > now and not message.count else None,
         expires=None if message.deadline == math.inf else round(max(0.0, message.deadline - now), 3),
         death=None if message.death is None else str(message.death),
         user=user or None,

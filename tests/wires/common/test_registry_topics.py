@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from itertools import count
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
-from zope.interface import implementer
 
-from broker.core.interfaces import IWait
 from broker.core.liveness import Leases
-from broker.core.model import Change, Kind
-from broker.core.registry import Registry
 from broker.core.topics import Topics
 from broker.wires.common.registry_topics import RegistryTopics
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
-from tests.wires.recording import ElkoFarm, desc
+from tests.wires.recording import CountingRegistry, ElkoFarm, desc
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame", "id": "user"}
 
@@ -141,52 +136,25 @@ def test_each_topic_is_told_to_its_subscribers_only(farm: ElkoFarm) -> None:
     }
 
 
-@implementer(IWait)
-class CountedWatch:
-    """A watch that is counted until it is cancelled."""
-
-    def __init__(self, watch: IWait, watches: set[CountedWatch]) -> None:
-        self._watch = watch
-        self._watches = watches
-        watches.add(self)
-
-    def cancel(self) -> None:
-        self._watch.cancel()
-        self._watches.discard(self)
-
-
-class CountingRegistry(Registry):
-    """A registry that counts its watches."""
-
-    def __init__(self, farm: ElkoFarm) -> None:
-        super().__init__(farm.clock, count(1).__next__, farm.restored)
-        self.watches: set[CountedWatch] = set()
-
-    def watch(
-        self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind), own: bool = False
-    ) -> CountedWatch:
-        return CountedWatch(super().watch(changed, kinds, own), self.watches)
-
-
 def test_the_registry_is_watched_only_while_somebody_is_subscribed() -> None:
     with nothing_fails():
         farm = ElkoFarm()
         registry = CountingRegistry(farm)
         mc0 = Mc0Farm(clock=farm.clock, registry=registry)
         peers = [mc0.peer(f"P{number}") for number in range(3)]
-        assert len(registry.watches) == 0
+        assert sum(map(len, registry.watches.values())) == 0
         for _ in range(2):
             for peer in peers:
                 peer.say("SUB||elkobroker.services|other")
-            assert len(registry.watches) == 1
+            assert sum(map(len, registry.watches.values())) == 1
             peers[0].say("SUB||elkobroker.load")
-            assert len(registry.watches) == 2
+            assert sum(map(len, registry.watches.values())) == 2
             peers[0].say("DISCONNECT")
             peers[1].say("UNSUB||elkobroker.services")
-            assert len(registry.watches) == 1
+            assert sum(map(len, registry.watches.values())) == 1
             peers[2].say("CONNECT|TTL|1000")
             mc0.wait(2)
-            assert len(registry.watches) == 0
+            assert sum(map(len, registry.watches.values())) == 0
 
 
 def test_who_was_subscribed_before_the_topics_were_ours_is_told_as_well(farm: ElkoFarm) -> None:

@@ -14,13 +14,17 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
+from broker.access.rights import EVERYTHING
+from broker.core.control import topic_message
 from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider, Rights
 from broker.core.rates import Rates
 from broker.core.registry import Registry
+from broker.core.topics import Topics
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.peer_interfaces import Part, Sender
+from broker.wires.common.registry_topics import rights_of
 from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
 from broker.wires.dbp.codec.dbp_messages import begins
@@ -30,6 +34,7 @@ from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry
+from broker.wires.dbp.sessions.topic_values import TopicValues
 from tests.recording.farm import START, CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
 
@@ -155,8 +160,10 @@ class DbpFarm(CoreFarm):
             MemoryBudget(),
         )
         self.listing = Listing(self.registry, self.clock)
+        self.topics = Topics()
+        self.values = TopicValues(self.topics, rights_of(EVERYTHING), topic_message)
         self.commands = CommandHandler(
-            routes, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.refusal_log
+            routes, self.catalogue, self.listing, self.values, self.outbound, self.leases, self.clock, self.refusal_log
         )
         self.datagrams = DatagramHandler(self.catalogue, self.outbound, self.refusal_log)
         self.beacon = Beacon(self.udp, self.clock, beacon, BEACON_PORT, 5246, 5246, NAME)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,21 +15,12 @@ from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
 from tests.net.reactors import poll_reactor
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.wires.contexts import context
 
 SERVICE = Service("kept", "127.0.0.1:7000", 7, info='{"ip": "127.0.0.1", "port": 7000}', lasting=True)
 
 KEPT = Provider(7, "kept", "dbp", "127.0.0.1", 0.0, 0.0, (SERVICE,))
-
-
-def free_port() -> int:
-    """Return a port that is free for TCP and UDP, below those that the kernel hands out to other tests meanwhile."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, suppress(OSError):
-            tcp.bind(("127.0.0.1", port))
-            udp.bind(("127.0.0.1", port))
-            return port
 
 
 def accepts(port: int) -> bool:

@@ -11,7 +11,6 @@ import pytest
 
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import dbp_views
-from broker.wires.tables import MAX_ROWS as MAX_LISTED
 from tests.operate.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page
@@ -128,13 +127,6 @@ def test_services_are_found_by_name_the_oldest_first(
     assert names(json.loads(operator.type(f"dbp services '{pattern}'"))) == found
 
 
-def test_only_so_many_are_shown_and_a_pattern_finds_the_others(farm: DbpFarm) -> None:
-    for number in range(MAX_LISTED + 5):
-        farm.dealer().registered(f"s{number}").close()
-    assert names(shown(farm)) == [f"s{number}" for number in range(MAX_LISTED)]
-    assert names(shown(farm, f"s{MAX_LISTED + 2}")) == [f"s{MAX_LISTED + 2}"]
-
-
 @pytest.mark.parametrize("name", ["\u202egpj", "\x1b[2J", "a\nb", "\0", "\u2603", "n" * 255, "{}", "' "])
 def test_any_name_can_be_shown(farm: DbpFarm, operator: Operator, name: str) -> None:
     farm.dealer().registered(name, ip="\u202e", port=6000, heartbeat=1)
@@ -149,7 +141,3 @@ def test_no_more_than_an_operator_needs_is_shown(farm: DbpFarm, operator: Operat
     """The info of a service may be long, and may hold secrets."""
     farm.dealer().registered("Rohan", token="sesame")
     assert "sesame" not in operator.type("dbp services")
-
-
-def test_the_help_has_it(operator: Operator) -> None:
-    assert "dbp services [PATTERN]" in operator.type("help")

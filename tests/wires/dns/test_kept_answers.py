@@ -17,7 +17,7 @@ from broker.core.model import Check, CheckState, Policy, Service
 from broker.wires.dns.codec.dns_query import decode
 from broker.wires.dns.codec.dns_response import limit_of
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.sessions import kept_answers
+from broker.wires.dns.sessions import responder
 from tests.recording.farm import GRACE
 from tests.wires.dns.recording import TTL, UNLIMITED, DnsFarm, code, shown
 from tests.wires.recording import ElkoFarm, desc, remembered
@@ -206,13 +206,13 @@ def test_a_label_of_a_provider_is_not_kept() -> None:
 
 
 def test_what_is_kept_is_bounded(farm: DnsFarm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answers, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(responder, "KEPT_BYTES", 20_000)
     rng = random.Random(1)
     names = {"".join(rng.choice((c, c.upper())) for c in BANK) for _ in range(100)}
     for name in names:
         farm.ask(name, "SRV")
         assert farm.responder._kept._bytes < 22_000
-        assert len(farm.responder._kept._kept) <= 22_000 / kept_answers.ENTRY_BYTES
+        assert len(farm.responder._kept._kept) <= 22_000 / responder.ENTRY_BYTES
 
 
 # the same as without

@@ -8,7 +8,6 @@ import pytest
 
 from broker.wires.elko.broker_wire import broker_views
 from broker.wires.elko.sessions.broker_session import BrokerWiring
-from broker.wires.tables import MAX_ROWS as MAX_LISTED
 from broker.wires.tables import Row
 from tests.operate.test_console import Operator, enter
 from tests.wires.contexts import page
@@ -82,10 +81,3 @@ def test_who_is_gone_is_not_shown(farm: ElkoFarm) -> None:
     assert [(each["label"], each.get("provider")) for each in sessions(farm.wiring)] == [("three", None)]
     three.drop()
     assert not farm.wiring.sessions
-
-
-def test_a_long_answer_is_cut(farm: ElkoFarm) -> None:
-    for number in range(MAX_LISTED + 1):
-        farm.connect(address=f"192.0.2.1:{number}")
-    assert len(sessions(farm.wiring)) == MAX_LISTED
-    assert sessions(farm.wiring, f"192.0.2.1:{MAX_LISTED}")

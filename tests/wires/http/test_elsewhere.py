@@ -68,6 +68,17 @@ def test_an_instance_that_is_put_at_another_broker_moves_there(hostport: str, la
     assert pair.found() == [[], []]
 
 
+def test_an_instance_that_has_just_moved_takes_another_endpoint() -> None:
+    """The broker still has the registration of the former one, which is found as the endpoint changes."""
+    pair = Pair()
+    put(pair.a, "one", "h:1")
+    pair.found()
+    assert put(pair.b, "one", "h:2")
+    assert not put(pair.b, "one", "h:3")
+    assert pair.found() == [["h:3"], ["h:3"]]
+    assert (len(pair.a), len(pair.b)) == (0, 1)
+
+
 @pytest.mark.parametrize("label", ["", "my bank"])
 def test_an_instance_that_moved_and_was_withdrawn_does_not_come_back(label: str) -> None:
     pair = Pair()

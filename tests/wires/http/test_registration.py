@@ -178,7 +178,7 @@ def test_wrong_registrations_leave_nothing(http: HttpFarm, name: str, body: dict
 
 
 def test_the_names_of_the_broker_are_its_own(http: HttpFarm) -> None:
-    assert http.put("elkobroker.services", "a").json["code"] == "name-not-allowed"
+    assert http.put("elkobroker.services", "a").json["code"] == "forbidden"
 
 
 def test_an_instance_has_a_name_of_bounded_length(http: HttpFarm) -> None:

@@ -12,6 +12,7 @@ from itertools import chain
 from twisted.internet.task import Clock
 
 from broker.access.rights import EVERYTHING, Grants, Right, grants_of
+from broker.core.memory_budget import MemoryBudget
 from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.topics import Topics, TopicsBounds
@@ -106,7 +107,8 @@ class Mc0Farm(CoreFarm):
 
     def _start(self, registry: Registry) -> None:
         self.registry = registry
-        self.topics = Topics(self._topics_bounds)
+        self.memory = MemoryBudget()
+        self.topics = Topics(self._topics_bounds, self.memory)
         RegistryTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
         self.silence = self.make_silence(registry, self.leases, self.clock)

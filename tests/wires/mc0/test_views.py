@@ -184,9 +184,3 @@ def test_topics_are_shown_by_name_with_subscribers_and_messages(farm: Mc0Farm, o
     assert operator.type("mc0 topics c") == (
         '[\n  {\n    "topic": "c",\n    "subscribers": 1,\n    "published": 0\n  }\n]\n'
     )
-
-
-def test_the_help_has_both(operator: Operator) -> None:
-    text = operator.type("help")
-    assert "mc0 sessions [PATTERN]" in text
-    assert "mc0 topics [PATTERN]" in text

@@ -23,11 +23,12 @@ from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.net.peer_interfaces import Part, Sender
 from broker.wires.mtl.codec.data_messages import Content
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
-from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess
+from broker.wires.mtl.sessions.data_leases import DataLeases, FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.login_exchange import AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
@@ -35,7 +36,6 @@ from tests.access.memory import ALL_USERS, MemoryAccess
 from tests.recording.farm import CoreFarm
 from tests.recording.router import Line, RecordingRouter
 from tests.wires.mtl.data_recording import REPLIES
-from tests.wires.mtl.flow_values import flow_values
 
 HERE = "127.0.0.1"
 THERE = "192.0.2.7"
@@ -190,8 +190,8 @@ class ControlFarm(CoreFarm):
             self.access, Logins.open(self.clock.seconds, self.threads), b"s" * 32, self.keys.get
         )
         self.policy = AccessPolicy(hosts, hosts[0], self.access)
-        self.settings = flow_values(hosts=tuple(hosts), **settings)
-        self.data = DataLeases(self.leases, self.settings.config, self.settings.bounds)
+        self.config = Mtl(hosts=tuple(hosts), **settings)
+        self.data = DataLeases(self.leases, self.config)
         self.ended: list[str] = []
         self.data.ended = self.ended.append
         self.shelf = Shelf("shelf")
@@ -199,7 +199,7 @@ class ControlFarm(CoreFarm):
         self.profiles: dict[str, Profile] = {"test": fan_out, "shelf": self.shelf, "registry": Shelf("registry")}
         self.control = ControlFlow(
             self.router,
-            FlowContext(self.leases, self.data, self.refusal_log, self.settings.config, bounds=self.settings.bounds),
+            FlowContext(self.leases, self.data, self.refusal_log, self.config),
             AuthenticationContext(self.mechanisms, self.keys.get, self.policy.serves_anonymous),
             ProfileAccess(self.policy, self.profiles, port if callable(port) else lambda: port),
         )

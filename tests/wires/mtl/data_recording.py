@@ -15,15 +15,17 @@ from broker.core.model import Rights
 from broker.net.peer_interfaces import Part, Sender
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.field_table import EMPTY, MAX_EXTENDED
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.topic_profile import RESOURCE, FanOutProfile
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
-from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext
+from broker.wires.mtl.sessions.data_leases import DataLeases, FlowContext
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
 from tests.recording.farm import CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
-from tests.wires.mtl.flow_values import FlowValues, flow_values
+
+DEFAULTS = Mtl()
 
 REPLIES = 100
 """Answers that wait for one connection where there is no room for a message."""
@@ -130,21 +132,18 @@ class Keeping:
 class MtlFarm(CoreFarm):
     """The data flow over its real neighbours, with a profile of each kind."""
 
-    def __init__(self, settings: FlowValues | None = None) -> None:
+    def __init__(self, config: Mtl = DEFAULTS) -> None:
         super().__init__()
         self.router = RecordingRouter(max_replies=REPLIES)
-        self.settings = settings or flow_values()
+        self.config = config
         self.start()
 
     def start(self) -> None:
         """The broker begins, and knows nothing of its clients."""
         self.restart_core()
-        config, bounds = self.settings.config, self.settings.bounds
-        self.data_leases = DataLeases(self.leases, config, bounds)
+        self.data_leases = DataLeases(self.leases, self.config)
         self.silence = self.make_silence(self.core_registry(), self.leases, self.clock)
-        context = FlowContext(
-            self.leases, self.data_leases, self.refusal_log, self.settings.config, self.silence, self.settings.bounds
-        )
+        context = FlowContext(self.leases, self.data_leases, self.refusal_log, self.config, self.silence)
         self.data = DataFlow(self.router, context)
         self.router.serve(self.data)
         self.test = FanOutProfile(self.data)

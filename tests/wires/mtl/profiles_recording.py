@@ -16,15 +16,15 @@ from broker.core.model import Rights
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.registry_profile import RegistryBounds, RegistryProfile
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
-from broker.wires.mtl.profiles.topic_profile import TopicBounds, TopicProfile
+from broker.wires.mtl.profiles.topic_profile import TopicProfile
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Permissions, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
 from tests.recording.farm import registry_at
-from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
-from tests.wires.mtl.flow_values import FlowValues
+from tests.wires.mtl.data_recording import DEFAULTS, MtlFarm, MtlPeer
 
 HOST = "/"
 """The virtual host that is shared with other wires."""
@@ -80,7 +80,6 @@ class Bounds:
 
     service: ServiceBounds = attrs.field(factory=ServiceBounds)
     registry: RegistryBounds = attrs.field(factory=RegistryBounds)
-    topic: TopicBounds = attrs.field(factory=TopicBounds)
 
 
 BOUNDS = Bounds()
@@ -93,20 +92,21 @@ class ProfilesFarm(MtlFarm):
         self,
         registry: IRegistry | None = None,
         topics: ITopics | None = None,
-        settings: FlowValues | None = None,
+        config: Mtl = DEFAULTS,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._bounds = bounds
         self._registry = registry
         self._shared = topics
-        super().__init__(settings)
+        super().__init__(config)
 
     def start(self) -> None:
         self.core = self._registry or registry_at(self.clock)
         super().start()
         self.memory = MemoryBudget()
-        self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = TopicProfile(self.data, self.space, self.refusal_log, self.memory, self._bounds.topic)
+        shared = Topics(memory=self.memory) if self._shared is None else self._shared
+        self.spaces: dict[str, ITopics] = {HOST: shared}
+        self.topic = TopicProfile(self.data, self.space, self.refusal_log, shared)
         self.registry = RegistryProfile(self.data, self.core, self.leases, self.refusal_log, self._bounds.registry)
         self.service = ServiceProfile(
             self.data,
@@ -114,7 +114,7 @@ class ProfilesFarm(MtlFarm):
             self.leases,
             self.refusal_log,
             HOST,
-            self.settings.config.window_bytes,
+            self.config.window_bytes,
             self.memory,
             self._bounds.service,
             lambda broker: ENDPOINTS.get(broker, ""),
@@ -127,7 +127,7 @@ class ProfilesFarm(MtlFarm):
 
     def space(self, host: str) -> ITopics:
         """The topics of a virtual host."""
-        return self.spaces.setdefault(host, Topics())
+        return self.spaces.setdefault(host, self.spaces[HOST].space(host))
 
     def user(self, name: str, rights: Permissions, host: str = HOST) -> Principal:
         """A principal with these rights."""
@@ -151,7 +151,7 @@ class ProfilesFarm(MtlFarm):
         for resource in resources:
             profile.check(principal, side, resource)
         grant = Grant(principal, side, profile, resources, confirm, window)
-        token = self.data_leases.issue(grant, "session")
+        token = self.data_leases.issue(grant, object())
         self.told = dict(profile.granted(grant))
         return token
 

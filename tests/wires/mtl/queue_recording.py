@@ -12,13 +12,13 @@ from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
 from tests.core.queues.farm import commit
 from tests.threads import Thread
-from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
-from tests.wires.mtl.flow_values import FlowValues
+from tests.wires.mtl.data_recording import DEFAULTS, MtlFarm, MtlPeer
 from tests.wires.mtl.profiles_recording import Got, as_got, summon
 
 
@@ -41,11 +41,11 @@ class QueueFarm(MtlFarm):
         settings: QueueSettings | None = None,
         directory: str | None = None,
         rules: Collection[QueueRule] = (),
-        mtl_settings: FlowValues | None = None,
+        config: Mtl = DEFAULTS,
     ) -> None:
         self.rules = [*rules, QueueRule(("*",), settings or QueueSettings())]
         self.directory = directory
-        super().__init__(mtl_settings)
+        super().__init__(config)
 
     def start(self) -> None:
         super().start()
@@ -59,7 +59,7 @@ class QueueFarm(MtlFarm):
         self.memory = MemoryBudget()
         self.queues = Queues(self.leases, self.rules, self.recorder, identity_of, memory=self.memory)
         self.queues.restore(rows)
-        self.queue = QueueProfile(self.queues, self.data, self.clock, self.settings.config.window_bytes)
+        self.queue = QueueProfile(self.queues, self.data, self.clock, self.config.window_bytes)
 
     def lease(
         self,

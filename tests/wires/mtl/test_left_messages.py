@@ -9,7 +9,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.queues.queue_interfaces import Batch
 from broker.core.queues.sqlite_store import DATABASE, QueueStore
-from broker.wires.mtl.left_queues import NAMED, LeftQueues
+from broker.wires.mtl.durable_queues import NAMED, LeftQueues
 
 NOW = 1_000_000.0
 

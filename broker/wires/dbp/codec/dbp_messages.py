@@ -17,7 +17,7 @@ Rules of the broker's messages, which are frames after the peer's identity:
 - ``hermes`` is true if the peer is a Hermes node (a REQ socket that writes its times as `Form.FLOAT32`). It needs a
   frame after the time: without one it repeats its request. Other peers get the frames of the document.
 - A REQ socket may be sent one reply for each request only: it takes the first message for the reply.
-- ``now`` is in seconds of the epoch.
+- ``now`` is in seconds since the epoch.
 
 Rules of times, which the document defines as "current epoch time" only, so that peers have several forms:
 - Four bytes are a float32, little-endian: the form that Hermes sends, and the only one that it can parse. Its error is
@@ -33,6 +33,7 @@ executes the commands.
 from __future__ import annotations
 
 import enum
+import json
 import math
 import re
 import struct
@@ -75,7 +76,7 @@ class BadTime(Malformed):
 
 
 def read_time(data: bytes) -> tuple[Form, float | None]:
-    """Return the form of a time frame, and its seconds of the epoch, None for a NaN or infinity. Raises `BadTime`."""
+    """Return the form of a time frame, and its seconds since the epoch: None for NaN or infinity. Raises `BadTime`."""
     size = len(data)
     if size == 4:
         return Form.FLOAT32, _finite(_FLOAT32.unpack(data)[0])
@@ -110,7 +111,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def write_time(form: Form, now: float) -> bytes:
-    """Encode a time frame for ``now``, in seconds of the epoch."""
+    """Encode a time frame for ``now``, in seconds since the epoch."""
     if form is Form.TEXT:
         return b"%.6f" % now
     if form is Form.FLOAT32:
@@ -370,13 +371,15 @@ def approved(form: Form, now: float, hermes: bool, configuration: bytes = b"{}")
     return (b"", b"OwO", write_time(form, now), configuration, b"", b"")
 
 
-def agreement(milliseconds: int, liveness: int) -> bytes:
-    """Return the agreement as configuration: the heartbeat interval, and the intervals that may be missed."""
-    return b'{"heartbeat": %d, "liveness": %d}' % (milliseconds, liveness)
+def agreement(milliseconds: int, liveness: int, warnings: Sequence[str] = ()) -> bytes:
+    """Return the agreement as configuration: the heartbeat interval, and the intervals that may be missed; with
+    ``warnings`` about the registration, if there are any."""
+    agreed = {"heartbeat": milliseconds, "liveness": liveness}
+    return json.dumps({**agreed, "warnings": warnings} if warnings else agreed).encode()
 
 
 def denied(form: Form, now: float, reason: str, hermes: bool) -> Sent:
-    """Return the denial of a registration or an update. Hermes has another command for it than the document.
+    """Return the denial of a registration or an update. Hermes uses another command for it than the document.
 
     ``hermes`` is that of the registration, or of `Denied`: a service that follows the document may use a REQ too.
     """

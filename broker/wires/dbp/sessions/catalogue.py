@@ -30,7 +30,7 @@ from contextlib import suppress
 from twisted.logger import Logger
 
 from broker.access.identity import same_host
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit, no_right
 from broker.core.interfaces import SERVICES_PART, ILeases, IRegistry, StoredMemory
 from broker.core.model import (
     INFO_COPIES,
@@ -155,9 +155,7 @@ class Catalogue:
         if old is not None and old.contract and not same_host(old.address, address):
             raise Refusal(Reason.NAME_TAKEN, f"the name {name} is in use by a service at another address")
         if old is None and len(self._entries) >= dbp.services:
-            raise Refusal(
-                Reason.LIMIT, f"there are {dbp.services} services already (dbp.services), and no more are taken"
-            )
+            raise at_limit(f"there are {dbp.services} services already, and no more are taken", "dbp.services")
         self._permit(name)
         if not restored:
             self._fit(address, len(info), 0 if old is None else len(old.info))
@@ -196,11 +194,19 @@ class Catalogue:
         info = merge_infos(entry.info, changes)
         self._permit(entry.name)
         self._fit(entry.address, len(info), len(entry.info))
-        before, entry.info, entry.details = entry.details, info, details(info)
+        before, old = entry.details, entry.info
+        entry.info, entry.details = info, details(info)
+        moved = hostport(before, entry.address) != hostport(entry.details, entry.address)
+        if moved:
+            try:
+                self._registry.check(self._service(entry), self._rights)
+            except Refusal:
+                entry.info, entry.details = old, before
+                raise
         if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
             self._agree(entry)
             entry.contract = entry.contract or entry.details.interval is not None
-        if hostport(before, entry.address) == hostport(entry.details, entry.address):
+        if not moved:
             self._amend(entry)
         else:
             # A moved service is another one to its watchers, which connect to the hostport of an offer.
@@ -265,7 +271,10 @@ class Catalogue:
             self._look(entry)
 
     def found_elsewhere(self, entry: ServiceEntry) -> None:
-        """Process that another broker offers a service of that name."""
+        """Process that another broker offers a service of that name, or that it is found for a moment as this broker
+        withdraws its own one for an offer with another endpoint."""
+        if entry is self._updated:
+            return
         # One that was restored has given no sign of life here since the start, and does so there. One that the registry
         # does not find any more was replaced by the other.
         if entry.moved or entry.restored or not self._registry.services_of(entry.provider):
@@ -459,8 +468,8 @@ class Catalogue:
             self._explain(entry, "")
 
     def _explain(self, entry: ServiceEntry, why: str) -> None:
-        """Record the reason for which a service is not probed, also in the registry unless a health check is there;
-        an empty one if it is probed."""
+        """Record the reason why a service is not probed; empty if it is probed. The registry gets it as well, unless
+        the service has a health check."""
         before, entry.unprobed = entry.unprobed, why
         if why and why != before:
             self._refusal_log.add(WIRE, entry.address, Refusal(Reason.ADDRESS_NOT_ALLOWED, f"{entry.name}: {why}"))
@@ -476,7 +485,7 @@ class Catalogue:
 
     def _permit(self, name: str) -> None:
         if is_broker(name) or not self._rights.permits(name):
-            raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name} may not be registered here")
+            raise no_right("offer", name)
 
     def _fit(self, address: str, size: int, before: int) -> None:
         """Raise `Refusal` if an info of that size does not fit into the memory of its address, where there is a shorter

@@ -36,16 +36,18 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.hostports import remarks_for
 from broker.core.interfaces import ILeases
 from broker.net.peer_interfaces import Part, RefusalLog, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_messages import Ack, Beat, Bye, Form
-from broker.wires.dbp.codec.listings import ERROR, listing
+from broker.wires.dbp.codec.listings import ERROR, LVC, listing
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
-from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source, hostport
+from broker.wires.dbp.sessions.topic_values import TopicValues
 
 SERVICE_QUESTION = "mmi.service"
 """The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""
@@ -62,6 +64,7 @@ class CommandHandler:
         router: Router,
         catalogue: Catalogue,
         listing: Listing,
+        values: TopicValues,
         outbound: DbpOutbound,
         leases: ILeases,
         clock: IReactorTime,
@@ -70,6 +73,7 @@ class CommandHandler:
         self._router = router
         self._catalogue = catalogue
         self._listing = listing
+        self._values = values
         self._outbound = outbound
         self._leases = leases
         self._clock = clock
@@ -116,7 +120,9 @@ class CommandHandler:
         # Requests need no state, so that no `RouterConnection` is made for them.
         if type(message) is dbp_messages.Request:
             names, reading = message.names, self._listing.reading
-            if reading.nothing or not all(map(reading.shows, names)):
+            if names and names[0].startswith(LVC):
+                body = self._values.named(names)
+            elif reading.nothing or not all(map(reading.shows, names)):
                 body = listing((), NOT_PERMITTED)
             else:
                 body = self._listing.named(names) if names else self._listing.all()
@@ -181,7 +187,10 @@ class CommandHandler:
             return
         connection.registered = True
         self._keep(connection)
-        agreed = dbp_messages.agreement(round(entry.interval * 1000), entry.liveness)
+        # A service without a port has chosen that: it is to be monitored, not connected to.
+        places = [hostport(entry.details, entry.address)] if entry.details.port else []
+        remarks = remarks_for(places, entry.address)
+        agreed = dbp_messages.agreement(round(entry.interval * 1000), entry.liveness, remarks)
         approved = dbp_messages.approved(message.form, wall(self._clock), connection.hermes, agreed)
         self._outbound.answer(connection, approved)
 

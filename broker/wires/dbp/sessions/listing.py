@@ -98,7 +98,7 @@ class _NamedServices:
         """Remove a service. Returns True if none is left."""
         source = (service.provider, service.protocol)
         services = self._sources[source]
-        del services[next(n for n, (_, each) in enumerate(services) if each == service)]
+        del services[next(n for n, (_, each) in enumerate(services) if each is service or each == service)]
         if not services:
             del self._sources[source]
         self._count -= 1
@@ -123,6 +123,14 @@ _KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.HIDDEN,
 
 _Services = _NamedServices | tuple[Service, ...]
 
+_Table = dict[str, Service | _NamedServices]
+"""Services by name: the only one, as in most cases, or all."""
+
+
+def _services(table: _Table, name: str) -> _Services | None:
+    same = table.get(name)
+    return (same,) if isinstance(same, Service) else same
+
 
 class Listing:
     """Cached answers to info requests about ``registry``. ``clock`` gives the time at which a name ended, in seconds of
@@ -133,8 +141,8 @@ class Listing:
         """The services that peers are shown. `use` replaces it."""
         self._registry = registry
         self._clock = clock
-        self._peers: dict[str, _NamedServices] = {}
-        self._own: dict[str, _NamedServices] = {}
+        self._peers: _Table = {}
+        self._own: _Table = {}
         self._gone = GoneNames(GONE)
 
         self._entries: dict[str, bytes] = {}
@@ -212,7 +220,7 @@ class Listing:
         # From the end: to delete the first keys of a dict one by one takes quadratic time.
         while self._to_make:
             name = next(reversed(self._to_make))
-            shown = self._shown(self._peers[name])
+            shown = self._shown(_services(self._peers, name))
             if not shown:
                 del self._to_make[name]  # it is in `_entries`, empty, until it is shown again
                 continue
@@ -275,9 +283,9 @@ class Listing:
 
     def _live(self, name: str) -> _Services | None:
         """Return the live services of a name in the order of the answer; None if there are none, or all are hidden."""
-        return self._shown(self._peers.get(name)) or self._own.get(name)
+        return self._shown(_services(self._peers, name)) or _services(self._own, name)
 
-    def _shown(self, services: _NamedServices | None) -> _Services | None:
+    def _shown(self, services: _Services | None) -> _Services | None:
         if services is None:
             return None
         same = tuple(services)
@@ -330,6 +338,9 @@ class Listing:
             provider=service.provider,
             load=None if provider is None else provider.load,
             restored=service.restored,
+            zone=harmless(service.zone) if service.zone else None,
+            tags=tuple(map(harmless, service.tags)) if service.tags else None,
+            meta={harmless(key): harmless(text) for key, text in service.meta.items()} if service.meta else None,
         )
 
     # changes
@@ -344,26 +355,37 @@ class Listing:
         elif change.kind is not Kind.AMENDED:
             self._outdate(service.name)
         else:
-            self._table(service)[service.name].amend(service)
-            self._outdate(service.name)
+            name, table = service.name, self._table(service)
+            same = table[name]
+            if isinstance(same, Service):
+                table[name] = service
+            else:
+                same.amend(service)
+            self._outdate(name)
 
-    def _table(self, service: Service) -> dict[str, _NamedServices]:
+    def _table(self, service: Service) -> _Table:
         return self._own if service.provider == BROKER else self._peers
 
     def _offered(self, service: Service) -> None:
         name, table = service.name, self._table(service)
         same = table.get(name)
         if same is None:
-            same = table[name] = _NamedServices()
+            table[name] = service
             self._gone.discard(name)
             if table is self._peers and name != ERROR:
                 self._entries[name] = b""
-        same.add(service)
+        elif isinstance(same, Service):
+            table[name] = several = _NamedServices()
+            several.add(same)
+            several.add(service)
+        else:
+            same.add(service)
         self._outdate(name)
 
     def _withdrawn(self, service: Service) -> None:
         name, table = service.name, self._table(service)
-        last = table[name].remove(service)
+        same = table[name]
+        last = isinstance(same, Service) or same.remove(service)
         self._outdate(name)
         if not last:
             return

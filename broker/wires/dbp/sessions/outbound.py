@@ -1,13 +1,13 @@
 """Messages that the broker sends to services: answers, and unsolicited heartbeats, DISCONNECTs, probes and broadcasts.
 
 Rules of messages to one service:
-- Heartbeats of the broker use the transport of the service's own: UDP, to the source of its last datagram; its
+- Heartbeats of the broker use the same transport as the service's own: UDP, to the source of its last datagram; its
   connection, if it sends heartbeats there or has sent no datagram yet, and only if it was sent no other message lately.
-- A REQ socket is never sent an unsolicited message: it would take that for the reply to its next request.
-- No message is sent to the port of the beacon: Hermes' nodes fail on it.
+- A REQ socket is never sent an unsolicited message: it would mistake that for the reply to its next request.
+- No message is sent to the port of the beacon: Hermes' nodes crash on it.
 - A service that was sent a DISCONNECT, or has sent one, is sent no more messages.
 - A silent service is probed by ZeroMQ at its own address, if that is permitted (`broker.net.outgoing_addresses`), one
-  probe at a time, also if it has two names: Hermes' services abort when two requests overlap. They know "ping", others
+  probe at a time, even if it has two names: Hermes' services abort when two requests overlap. They know "ping", others
   know heartbeats; any answer is a sign of life.
 
 Rules of the periodic broadcasts, which are the beacon, by which nodes find the broker, and the broker's heartbeat:
@@ -163,7 +163,7 @@ class DbpOutbound:
             self._send_unsolicited(connection, dbp_messages.heartbeat(connection.form, now, self.name))
 
     def part(self, entry: ServiceEntry) -> None:
-        """Send a service a DISCONNECT, over each transport by which it can be sent one, and close its connection."""
+        """Send DISCONNECT to a service over each transport that leads to it, and close its connection."""
         now = wall(self.clock)
         if entry.source is not None:
             self.send(dbp_datagrams.disconnect(now), entry.source)

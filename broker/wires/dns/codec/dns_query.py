@@ -248,7 +248,9 @@ class Frames:
         while at + _LENGTH <= len(data):
             length = int.from_bytes(data[at : at + _LENGTH], "big")
             if not HEADER <= length <= MAX_QUERY:
-                yield Malformed(Reason.TOO_LARGE, f"a message of {length} bytes: a query has {HEADER} to {MAX_QUERY}")
+                few = length < HEADER
+                text = f"a query has fewer than {HEADER} bytes" if few else f"a query has more than {MAX_QUERY} bytes"
+                yield Malformed(Reason.TOO_LARGE, text)
                 return
             end = at + _LENGTH + length
             if end > len(data):

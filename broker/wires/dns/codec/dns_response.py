@@ -164,7 +164,7 @@ _Opt = struct.Struct("!BHHIH")
 
 @attrs.frozen
 class Response:
-    """The response to a query, without what it repeats of the query."""
+    """The response to a query, without the parts that it repeats from the query."""
 
     code: int = NOERROR
     authoritative: bool = False
@@ -246,8 +246,8 @@ def _opt(edns: Edns, code: int) -> bytes:
 
 
 def _offsets(labels: Labels) -> dict[bytes, int]:
-    """The names that a compression pointer may name: those in the question, by their folded text, at the offsets that
-    they have behind the header. A record of the asked name so repeats the case that it was asked in."""
+    """The names to which a compression pointer may refer: those in the question, by their folded text, with their
+    offsets behind the header. So a record of the queried name repeats the case of the query."""
     folded = fold(labels)
     offsets: dict[bytes, int] = {}
     at = HEADER

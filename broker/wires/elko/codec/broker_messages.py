@@ -90,7 +90,7 @@ class Reinit(Message, frozen=True, gc=False, tag="reinit", rename={"self_": "sel
 
 
 class ServiceDescRequest(Message, frozen=True, gc=False, tag="servicedesc"):
-    """ "servicedesc". ``protocol`` (peers) has an effect only with ``service``, and is ``tcp`` if absent."""
+    """ "servicedesc". ``protocol``, which real peers send, is ignored without ``service``, and defaults to ``tcp``."""
 
     service: str | None = None
     protocol: str | None = None

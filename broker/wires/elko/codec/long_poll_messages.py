@@ -108,7 +108,7 @@ def received(following: int) -> bytes:
 
 
 def selected(encoded: Sequence[bytes], following: int) -> bytes:
-    """Encode the reply to `Select`: encoded messages with their ends, and the number of the next one, or `LAST`."""
+    """Encode the reply to `Select`: encoded messages with terminators, and the number of the next one, or `LAST`."""
     listed = b", ".join(message for data in encoded for message in data.split(END) if message)
     return b'{ "msgs": [%b], "seqnum": "%d" }\n' % (listed, following)
 

@@ -46,15 +46,16 @@ class Policy:
     """The policy of one listener.
 
     ``roles`` are those that peers may authenticate for. ``allow_before_auth`` permits ping, debug and find before
-    `auth`, as the original does. ``diagnostics`` sends the reasons of refusals to peers. ``rights`` limits the number
-    of services that a peer may offer. ``waits`` is the maximum number of waiting finds of one peer; at the director, of
-    its watches. ``orders_must_reach`` refuses an administrator's order if no server matches; by default it then has no
-    answer, as in the original. ``reservations`` is the maximum number of unused reservations of one peer of the
-    director.
+    `auth`, as the original does. ``log_debug`` writes debug messages to the log. ``diagnostics`` sends the reasons of
+    refusals to peers. ``rights`` limits the number of services that a peer may offer. ``waits`` is the maximum number
+    of waiting finds of one peer; at the director, of its watches. ``orders_must_reach`` refuses an administrator's
+    order if no server matches; by default it then has no answer, as in the original. ``reservations`` is the maximum
+    number of unused reservations of one peer of the director.
     """
 
     roles: frozenset[Role] = frozenset(("client", "admin"))
     allow_before_auth: bool = False
+    log_debug: bool = False
     diagnostics: bool = True
     rights: Rights = attrs.field(factory=Rights)
     waits: int = 1_000

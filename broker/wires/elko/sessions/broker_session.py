@@ -13,13 +13,14 @@ The file is longer than others: it has one method for each operation of the prot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 
 import attrs
 import msgspec
 
-from broker.core.errors import Reason, Refusal, Refusals
+from broker.core.errors import PER_ADDRESS, Reason, Refusal, Refusals, at_limit
+from broker.core.hostports import remarks_for
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
 from broker.core.model import MAX_NAME, MAX_TEXT, Service, load_details
 from broker.core.silent_peers import EndAtOnce, Silence
@@ -56,6 +57,14 @@ STANDING = 1_800
 
 MAX_WAIT = 10 * 365 * 86_400
 """Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
+
+IN_A_TURN = 32
+"""Services of one message that are offered or withdrawn in one turn, in 1 ms with all wires on. The rest follow in
+further turns, so that other peers do not wait for a thousand."""
+
+NOTICES_IN_A_TURN = 2_000
+"""Notices to watchers that the services of one turn may cause: some 5 ms. Beside many watchers, a turn has fewer
+services."""
 
 MAX_PROBLEMS_SHOWN = 3
 """Refused services of one offer that the diagnostic lists: the first ones show the mistake."""
@@ -262,18 +271,41 @@ class BrokerSession(ElkoSession):
         self._peer.write(encode(wire.Found(to=to, desc=desc, tag=msgspec.UNSET if tag is None else tag)))
 
     def _will_serve(self, message: wire.WillServe) -> None:
-        assert self._provider is not None
-        services: list[Service] = []
-        refused: list[Refusal] = []
         if message.services is msgspec.UNSET:
             raise Refusal(Reason.PARAMETER, "willserve: the parameter services is missing")
-        for desc in message.services or ():
-            if desc.provider is not None and desc.provider != -1:
-                text = (
-                    "a service descriptor has a provider id, which only the broker gives; it and the rest are left out"
-                )
-                refused.append(Refusal(Reason.PARAMETER, text))
+        descs = message.services or []
+        piece = self._in_a_turn()
+        if len(descs) > piece:
+            self._peer.go_on_with(self._offer_in_turns(descs, piece))
+            return
+        refused: list[Refusal] = []
+        self._offer(descs, refused)
+        self._remark(descs)
+        if refused:
+            raise _will_not_serve(refused)
+
+    def _in_a_turn(self) -> int:
+        """Return the number of services that one turn handles."""
+        return min(IN_A_TURN, max(1, NOTICES_IN_A_TURN // max(1, self._wiring.notices.service_watchers)))
+
+    def _offer_in_turns(self, descs: list[wire.ServiceDesc], piece: int) -> Iterator[None]:
+        """Offer services in several turns, and send the refusals of all of them at the end."""
+        refused: list[Refusal] = []
+        remarked = False
+        for at in range(0, len(descs), piece):
+            if self._provider is None:
                 break
+            self._offer(descs[at : at + piece], refused)
+            remarked = remarked or self._remark(descs[at : at + piece])
+            yield
+        if refused:
+            self.refuse(_will_not_serve(refused))
+
+    def _offer(self, descs: Iterable[wire.ServiceDesc], refused: list[Refusal]) -> None:
+        """Offer services, and append what is refused."""
+        assert self._provider is not None
+        services: list[Service] = []
+        for desc in descs:
             service = offered(desc, self._provider)
             if service is not None and self._grants is not None and not self._grants.may("offer", service.name):
                 refused.append(self._forbidden("offer", service.name))
@@ -285,14 +317,32 @@ class BrokerSession(ElkoSession):
             self._wiring.registry.offer(services, self._access.policy.rights)
         except Refusals as refusals:
             refused += refusals.each
-        if refused:
-            more = len(refused) - MAX_PROBLEMS_SHOWN
-            text = "; ".join(refusal.text for refusal in refused[:MAX_PROBLEMS_SHOWN])
-            raise Refusal(refused[0].reason, f"willserve: {text}" + (f"; and {more} more" if more > 0 else ""))
+
+    def _remark(self, descs: Iterable[wire.ServiceDesc]) -> bool:
+        """Send remarks on offered addresses that do not serve every client, as a diagnostic: servers log these. Returns
+        True if one was sent."""
+        if not self._access.policy.diagnostics:
+            return False
+        remarks = remarks_for((each.hostport for each in descs if each.hostport), self._peer.host)
+        if remarks:
+            self.diagnose(f"willserve: {'; '.join(remarks)}")
+        return bool(remarks)
 
     def _wont_serve(self, message: wire.WontServe) -> None:
         assert self._provider is not None
-        self._wiring.registry.withdraw(self._provider, message.services or ())
+        names = message.services or []
+        piece = self._in_a_turn()
+        if len(names) > piece:
+            self._peer.go_on_with(self._withdraw_in_turns(names, piece))
+        else:
+            self._wiring.registry.withdraw(self._provider, names)
+
+    def _withdraw_in_turns(self, names: list[str], piece: int) -> Iterator[None]:
+        for at in range(0, len(names), piece):
+            if self._provider is None:
+                break
+            self._wiring.registry.withdraw(self._provider, names[at : at + piece])
+            yield
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
@@ -393,9 +443,10 @@ class BrokerSession(ElkoSession):
                 raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
         most = self._access.policy.waits
         if len(self._standing or ()) >= most:
-            raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
+            text = f"find: this peer has {most} waiting finds, and may have no more"
+            raise at_limit(text, "elko.listeners.limits.waits")
         if not self._peer.hold(self._held + _memory(message)):
-            raise Refusal(Reason.LIMIT, "find: the peers of this address have too many waiting finds")
+            raise at_limit("find: the peers of this address have too many waiting finds", PER_ADDRESS)
 
     def _end_forbidden_waits(self) -> None:
         """Answer the standing finds of names that the user may not find any more by a failure, which ends them."""
@@ -441,7 +492,7 @@ class BrokerSession(ElkoSession):
 
 
 class _Standing:
-    """A standing find, which waits for the first service or monitors all. ``limited``: it ends at a time."""
+    """A standing find, which waits for the first service or monitors all. ``limited``: it has a deadline."""
 
     __slots__ = ("_answered", "_session", "limited", "message", "wait")
 
@@ -467,6 +518,13 @@ class _Standing:
         if not self._answered:
             self._session.answer(self.message, [failure_desc(self.message.service, "no such service")])
         self._session.end(self)
+
+
+def _will_not_serve(refused: list[Refusal]) -> Refusal:
+    """Return the refusal of an offer, of which these services are refused."""
+    more = len(refused) - MAX_PROBLEMS_SHOWN
+    text = "; ".join(refusal.text for refusal in refused[:MAX_PROBLEMS_SHOWN])
+    return Refusal(refused[0].reason, f"willserve: {text}" + (f"; and {more} more" if more > 0 else ""))
 
 
 def _memory(message: wire.Find) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from broker.access.rights import RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Auth, Change, Kind, Launcher, Load, Service, description
 from broker.wires.elko.codec.blocks import AuthDesc, encode, encode_part
@@ -43,7 +43,7 @@ def offered(desc: ServiceDesc, provider: int) -> Service | None:
 
 
 def auth(desc: AuthDesc) -> Auth | None:
-    """Convert credentials; None for mode ``open``, which is the same as no descriptor."""
+    """Convert credentials; None for mode ``open``, which is equivalent to no descriptor."""
     return None if desc.mode == "open" else Auth(desc.mode, desc.code, desc.id)
 
 
@@ -78,19 +78,20 @@ MAX_CACHED = 4_096
 
 
 class DescriptorCache:
-    """Cache of encoded descriptors.
+    """Cache of encoded descriptors: the last answer for each name and protocol.
 
     An entry is valid as long as the registry returns the identical tuple of services.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, bool], tuple[tuple[Service, ...], bytes]] = {}
+        self._kept: dict[tuple[str, str, bool], tuple[tuple[Service, ...], bytes]] = {}
 
     def descs(self, services: tuple[Service, ...], trusted: bool) -> bytes:
-        """Return the encoded array of their descriptors."""
-        key = (id(services), trusted)
+        """Return the encoded array of the descriptors of services of one name and protocol: one or more."""
+        first = services[0]
+        # By name, so that an answer takes the place of the former one: services that left would stay in memory.
+        key = (first.name, first.protocol, trusted)
         kept = self._kept.get(key)
-        # The entry keeps its tuple alive, so that no other tuple can have the same id.
         if kept is not None and kept[0] is services:
             return kept[1]
         encoded = encode_part(service_descs(services, trusted))
@@ -120,13 +121,12 @@ def launcher_desc(launcher: Launcher) -> LauncherOut:
 class NoticeRecipient(Protocol):
     """Recipient of notices; see `BrokerSession`."""
 
+    reading: RegistryReading
+    """The entries of the registry that it is shown."""
+
     @property
     def trusted(self) -> bool:
         """True if it may receive the credentials of services."""
-
-    @property
-    def reading(self) -> RegistryReading:
-        """The entries of the registry that it is shown."""
 
     def write(self, data: bytes) -> None:
         """Send one encoded message."""
@@ -162,6 +162,11 @@ class ChangeNotices:
             self._load_watch.cancel()
             self._load_watch = None
 
+    @property
+    def service_watchers(self) -> int:
+        """The number of watchers of services: each gets a notice of every change."""
+        return len(self._services)
+
     def watched_by(self, watcher: NoticeRecipient) -> bool:
         """Return True if the watcher gets notices of services or of loads."""
         return watcher in self._services or watcher in self._loads
@@ -172,8 +177,12 @@ class ChangeNotices:
         on = change.kind is Kind.OFFERED
         # At most two encodings: with the credentials, and without.
         notices: list[bytes | None] = [None, None]
+        reading, shown = EVERY_ENTRY, True
         for watcher in tuple(self._services):
-            if not watcher.reading.shows(service.name):
+            if watcher.reading is not reading:  # most watchers have the same one
+                reading = watcher.reading
+                shown = reading.shows(service.name)
+            if not shown:
                 continue
             trusted = watcher.trusted and service.auth is not None
             notice = notices[trusted]
@@ -185,6 +194,10 @@ class ChangeNotices:
         assert isinstance(change.subject, Load)
         notice = encode(LoadDescs(desc=[load_desc(change.subject)]))
         services = self._registry.services_of(change.provider)
+        reading, shown = EVERY_ENTRY, True
         for watcher in tuple(self._loads):
-            if watcher.reading.shows_any(service.name for service in services):
+            if watcher.reading is not reading:
+                reading = watcher.reading
+                shown = reading.shows_any(service.name for service in services)
+            if shown:
                 watcher.write(notice)

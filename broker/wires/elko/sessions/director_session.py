@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 
 from broker.core.director import director_interfaces as core
 from broker.core.director.director_interfaces import IContextServer, IDirector
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
 from broker.net.peer_interfaces import Peer
 from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import Auth, Disconnect, encode
@@ -401,7 +401,8 @@ class DirectorSession(ElkoSession):
         watcher, watched = self._watching()
         most = self._access.policy.waits
         if watched.total() >= most:
-            raise Refusal(Reason.LIMIT, f"watch: this peer watches {most} contexts and users, and may watch no more")
+            text = f"watch: this peer watches {most} contexts and users, and may watch no more"
+            raise at_limit(text, "director.listeners.limits.watches")
         director = self._wiring.director
         kind, name = place
         self._room("watch", WATCH_BYTES + len(name))
@@ -472,7 +473,7 @@ class DirectorSession(ElkoSession):
     def _room(self, op: str, more: int) -> None:
         """Raise `Refusal` if the director may not keep so many more bytes for this peer."""
         if not self._count(more):
-            raise Refusal(Reason.LIMIT, f"{op}: what the director keeps for this address takes too much memory")
+            raise at_limit(f"{op}: what the director keeps for this address takes too much memory", PER_ADDRESS)
 
     def _count(self, more: int = 0) -> bool:
         """Count what the director keeps for this peer, and ``more`` bytes. Returns False if these are too many."""

@@ -31,7 +31,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from broker.access.principal import Act, Principal, forbidden, perform
-from broker.access.rights import Grants, RegistryReading
+from broker.access.rights import EVERY_ENTRY, Grants, RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import ANONYMOUS, MAX_TEXT
 from broker.net.peer_interfaces import Peer
@@ -110,6 +110,7 @@ class ElkoSession:
         "_roles",
         "_tables",
         "principal",
+        "reading",
         "trusted",
         "write",
     )
@@ -131,12 +132,17 @@ class ElkoSession:
         self.principal = NOBODY
         """The user of the peer; see `become`."""
         self._grants: Grants | None = None
+        self.reading = EVERY_ENTRY
+        """The entries of the registry that the user is shown."""
         if access.access.users:
             access.sessions.add(self)
             self.become(Principal(address=peer.address))
         self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
 
     # Called by the connection
+
+    def begin(self) -> None:
+        """Nothing is sent before a message."""
 
     def receive(self, message: Message) -> None:
         """Execute one message."""
@@ -172,10 +178,13 @@ class ElkoSession:
         if self._access.policy.diagnostics and not (
             self._access.policy.allow_before_auth and refusal.reason in _SILENT
         ):
-            text = refusal.text if patient else f"{refusal.text} (too much is refused: closing)"
-            self.write(encode(wire.Diagnostic(msg=text)))
+            self.diagnose(refusal.text if patient else f"{refusal.text} (too much is refused: closing)")
         if refusal.reason.fatal or not patient:
             self._peer.close()
+
+    def diagnose(self, text: str) -> None:
+        """Send a diagnostic. The listener has them on."""
+        self.write(encode(wire.Diagnostic(msg=text)))
 
     def input_ended(self) -> bool:
         """Handle the end of input; see `broker.net.peer_interfaces.PeerSession`."""
@@ -184,7 +193,7 @@ class ElkoSession:
     def become(self, principal: Principal) -> None:
         """Act as that user from now on."""
         self.principal = principal
-        self._grants = self._access.grants(principal)
+        self._use_grants()
 
     def review(self) -> bool:
         """Check the user and the rights again after a change of the users file. Closes if they do not suffice now.
@@ -194,7 +203,7 @@ class ElkoSession:
         if not self._access.access.stands(self.principal):
             self.refuse(Refusal(Reason.REVOKED, f"the login of {self.principal.name} is not valid any more: closing"))
             return False
-        self._grants = self._access.grants(self.principal)
+        self._use_grants()
         for role in self._roles:
             if not self._may_be(role):
                 text = f"{self.principal.name or 'a peer without a user'} may not be {role} any more: closing"
@@ -202,10 +211,9 @@ class ElkoSession:
                 return False
         return True
 
-    @property
-    def reading(self) -> RegistryReading:
-        """The entries of the registry that the user is shown."""
-        return RegistryReading.of(self._grants)
+    def _use_grants(self) -> None:
+        self._grants = self._access.grants(self.principal)
+        self.reading = RegistryReading.of(self._grants)
 
     def permit(self, operation: str, name: str = "") -> None:
         """Raise `Refusal` FORBIDDEN if the user has no right to the operation for that name."""
@@ -286,7 +294,7 @@ class ElkoSession:
         self._peer.authenticated()
 
     def _log_in(self, role: Role, message: wire.Auth) -> None:
-        """Authenticate. Messages wait while a password is checked. A peer that is a user already needs none."""
+        """Authenticate. Messages wait while a password is checked. An identified user needs no password."""
         self._access.policy.check_mode(role, message.auth)
         known = self.principal.name and (message.auth is None or message.auth.mode == "open")
         found = self.principal if known else self._access.log_in(message.auth, self._peer)
@@ -308,6 +316,7 @@ class ElkoSession:
                 else:
                     self._logged_in(role, message, result)
             except Refusal as refusal:
+                refusal.__traceback__ = None  # it has this frame, and so the message, in a cycle
                 self.refuse(refusal)
                 if refusal.reason is Reason.LIMIT:
                     # Too many passwords are checked: a real peer logs in again only over a new connection.
@@ -369,7 +378,8 @@ class ElkoSession:
             answered(True)
 
     def _debug(self, message: wire.Debug) -> None:
-        self._peer.debug(self._label, message.msg)
+        if self._access.policy.log_debug:
+            self._peer.debug(self._label, message.msg)
 
     # Internals
 

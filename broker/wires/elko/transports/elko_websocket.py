@@ -37,12 +37,12 @@ from wsproto.utilities import RemoteProtocolError
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import NO_READER
+from broker.net.http.websocket import PING_EVERY, breach, close_frame, end, ping_frame
 from broker.net.line_protocol import LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.proxies import PROXY_FIELDS
 from broker.net.refusal_log import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
-from broker.net.websockets import PING_EVERY, breach, close_frame, end, ping_frame
 from broker.wires.elko.codec.blocks import END
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
@@ -93,7 +93,7 @@ class WebSockets:
 class WebSocket:
     """One connection: the session of its line protocol, and the peer of the actual session."""
 
-    __slots__ = ("_code", "_elsewhere", "_line", "_session", "_shared", "reader", "ws")
+    __slots__ = ("_code", "_elsewhere", "_line", "_session", "_shared", "_why", "reader", "ws")
 
     def __init__(self, shared: WebSockets, line: LineProtocol) -> None:
         self.ws: WSConnection | Connection = WSConnection(ConnectionType.SERVER)
@@ -101,6 +101,8 @@ class WebSocket:
         self._line = line
         self._code = CloseReason.NORMAL_CLOSURE
         self._elsewhere = False
+        self._why = "not now"
+        """The text of the last refusal."""
         self._session: PeerSession | None
         self.reader, self._session = shared.make(self)
 
@@ -159,11 +161,12 @@ class WebSocket:
     def close(self) -> None:
         """Write pending output, and close in order."""
         if self.ws.state is ConnectionState.CONNECTING:
-            self._line.write(_answer(503, "not now"))
+            self._line.write(_answer(503, self._why))
         self._line.close()
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal, and select the code of a close frame that may follow."""
+        self._why = refusal.text
         if refusal.reason is Reason.TOO_LARGE:
             self._code = CloseReason.MESSAGE_TOO_BIG
         else:
@@ -178,11 +181,18 @@ class WebSocket:
         """See `broker.net.peer_interfaces.Peer`."""
         return self._line.hold(size)
 
+    def go_on_with(self, steps: Iterator[None]) -> None:
+        """See `broker.net.peer_interfaces.Peer`."""
+        self._line.go_on_with(steps)
+
     def authenticated(self) -> None:
         """Mark the peer as authenticated."""
         self._line.authenticated()
 
     # to the line: the session
+
+    def begin(self) -> None:
+        """Nothing is sent before the request of the WebSocket."""
 
     def receive(self, message: Any) -> None:
         """Handle a message."""

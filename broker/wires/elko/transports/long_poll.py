@@ -451,7 +451,7 @@ class LongPollFactory(Listener, Factory):
             request.reply(status, f"{refusal.text}\n".encode())
 
     def _bounds(self) -> RequestBounds:
-        return RequestBounds(MAX_BODY, REQUEST_WITHIN, stalled_after=self.lines.limits.stalled_after)
+        return RequestBounds(MAX_BODY, within=REQUEST_WITHIN, stalled_after=self.lines.limits.stalled_after)
 
     def _forget(self, session: LongPollSession) -> None:
         self.sessions.pop(session.id, None)

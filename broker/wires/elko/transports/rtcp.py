@@ -294,7 +294,7 @@ class RtcpSocket(Scheduled, Protocol):
         self.transport.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """Start the close deadline: all output is sent. `connectionLost` follows when the peer closes too."""
+        """Start the close deadline: all output has been sent. `connectionLost` follows once the peer closes too."""
         self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

@@ -33,7 +33,7 @@ import attrs
 
 from broker.access.identity import owner_of
 from broker.access.principal import Access, Principal
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
 from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
@@ -140,6 +140,8 @@ class Instances:
         self._all: dict[tuple[str, str], Instance] = {}
         self._by_provider: dict[int, Instance] = {}
         self._by_owner: Counter[str] = Counter()
+        self._replacing: Instance | None = None
+        """The instance whose service is withdrawn for another one."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -259,7 +261,7 @@ class Instances:
             same[known] = None
         for each in same:
             # Two owners may register one instance at the same moment, or have different ones at one endpoint.
-            if holder.owner.admits(each.owner):
+            if holder.owner.admits(each.owner) and each is not self._replacing:
                 self._end(each, "moved")
 
     def _elsewhere(self, name: str, entry: str) -> Iterator[Owner]:
@@ -336,14 +338,11 @@ class Instances:
     def _check_room(self, owner: str, before: Instance | None) -> None:
         http = self.http
         if before is None and len(self._all) >= http.services:
-            raise Refusal(
-                Reason.LIMIT, f"{http.services} instances are registered by HTTP, which is the limit (http.services)"
-            )
+            text = f"{http.services} instances are registered by HTTP, which is the limit"
+            raise at_limit(text, "http.services")
         if http.services_per_user and self._by_owner[owner] >= http.services_per_user:
-            raise Refusal(
-                Reason.LIMIT,
-                f"{owner} has {http.services_per_user} instances, which is the limit (http.services_per_user)",
-            )
+            text = f"{owner} has {http.services_per_user} instances, which is the limit"
+            raise at_limit(text, "http.services_per_user")
 
     def _replace(self, known: Instance, offer: Offer) -> None:
         """Renew an instance with another offer, or the same."""
@@ -356,7 +355,10 @@ class Instances:
             else:
                 rights = Rights()
                 self._registry.check(service, rights)
+                # In between, what another broker has of the instance is found: this act is later than that.
+                self._replacing = known
                 self._registry.withdraw(known.provider, [known.name])
+                self._replacing = None
                 self._registry.offer([service], rights)
         except Refusal:
             known.offer = before

@@ -12,7 +12,7 @@ from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
-from broker.core.hostports import hostport_remark
+from broker.core.hostports import remarks_for
 from broker.core.model import DESCRIPTIONS, MAX_COUNT, MAX_LABELS, LoadDetails, description, load_details
 from broker.rest.http_endpoint import Answer, Call, Endpoint, path_of
 from broker.rest.messages import Response
@@ -167,8 +167,7 @@ class RegistrationEndpoints:
         made, new = self._instances.put(name, instance, call.principal, offer, _token(call))
         self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
-        remark = hostport_remark(body.hostport)
-        warnings = [f"hostport {body.hostport}: {remark}"] if remark else []
+        warnings = remarks_for([body.hostport])
         headers = [("Location", here)] if new else []
 
         def answer(revision: str) -> Response:

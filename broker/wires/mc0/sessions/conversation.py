@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, no_right
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.silent_peers import Silence
 from broker.net.peer_interfaces import Part, RefusalLog, Router
 from broker.wires.mc0.codec import mc0_messages as wire
-from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, listed, shown
+from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, shown
 from broker.wires.mc0.sessions.session_table import MIN_TTL, Admission, Mc0SessionTable, SessionRecord
 
 MAX_VERSION = 16
@@ -164,16 +164,17 @@ class Mc0Conversation:
     def _sub(self, session: Mc0Session, message: wire.Sub) -> None:
         before = session.requested
         if session.version == CONNECTOR:
-            self._subscriptions.subscribe_permitted(session, message.topics)
+            new = self._subscriptions.subscribe_permitted(session, message.topics)
         else:
             try:
-                self._subscriptions.subscribe(session, message.topics)
+                new = self._subscriptions.subscribe(session, message.topics)
             except Refusal as refusal:
                 self._refuse(session, refusal, message.id)
                 return
         if session.requested != before:
             self.table.record(session)
         self._outbound.acknowledge(session, message.id)
+        self._subscriptions.send_last(session, new)
 
     def _unsub(self, session: Mc0Session, message: wire.Unsub) -> None:
         before = session.requested
@@ -185,10 +186,9 @@ class Mc0Conversation:
     def _put(self, session: Mc0Session, message: wire.Put) -> None:
         topic = message.topic
         if not session.rights.may_publish(topic):
-            refusal = Refusal(Reason.TOPIC_NOT_ALLOWED, f"may not publish on {listed([topic])}")
-            self._refuse(session, refusal, message.id)
+            self._refuse(session, no_right("publish", shown(topic), session.key_name), message.id)
             return
-        self._topics.publish(topic, message.headers, message.body)
+        self._topics.publish(topic, message.headers, message.body, wire="mc0", payer=session.payer)
         self._published += 1
         self._outbound.acknowledge(session, message.id)
 

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from broker.access.rights import RegistryReading
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit, no_right
 from broker.core.interfaces import ILease, ILeases, ITopics
 from broker.core.model import KnownSession
 from broker.net.peer_interfaces import Part, RefusalLog, Router, Sender, Sent
@@ -270,14 +270,17 @@ class Mc0Subscriptions:
         if allowed:
             self._outbound.fan_out(allowed, topic, headers, body)
 
-    def subscribe(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
-        """Subscribe to all of these topics, or raise `Refusal` and subscribe to none."""
+    def subscribe(self, session: Mc0Session, topics: Iterable[bytes]) -> list[bytes]:
+        """Subscribe to all of these topics, or raise `Refusal` and subscribe to none.
+
+        Returns the new ones, for `send_last`.
+        """
         new = [topic for topic in dict.fromkeys(topics) if topic not in session.topics]
         refused = [topic for topic in new if not session.rights.may_subscribe(topic)]
         if refused:
-            raise Refusal(Reason.TOPIC_NOT_ALLOWED, f"may not subscribe to {listed(refused)}")
+            raise no_right("subscribe", shown(refused[0]), session.key_name)
         if len(session.topics) + len(new) > self.most:
-            raise Refusal(Reason.LIMIT, f"may have {self.most} subscriptions, and no more")
+            raise at_limit(f"may have {self.most} subscriptions, and no more", "mc0.subscriptions")
         for number, topic in enumerate(new):
             try:
                 # The core's own copy of the name is stored, so that all subscribers share one.
@@ -285,13 +288,22 @@ class Mc0Subscriptions:
             except Refusal:
                 self.unsubscribe(session, new[:number])
                 raise
+        return new
 
-    def subscribe_permitted(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
-        """Subscribe to those topics that are permitted, and store the others as refused."""
+    def send_last(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
+        """Send the last values of new topics."""
+        for topic in topics:
+            value = self._topics.last(topic)
+            if value is not None:
+                self._outbound.fan_out((session,), topic, value.headers, value.body)
+
+    def subscribe_permitted(self, session: Mc0Session, topics: Iterable[bytes]) -> list[bytes]:
+        """Subscribe to those topics that are permitted, and store the others as refused. Returns the new ones."""
         refused: dict[Reason, Refusal] = {}
+        new: list[bytes] = []
         for topic in topics:
             try:
-                self.subscribe(session, (topic,))
+                new += self.subscribe(session, (topic,))
             except Refusal as refusal:
                 refused.setdefault(refusal.reason, refusal)
                 if len(session.refused) < MAX_REFUSED:
@@ -299,6 +311,7 @@ class Mc0Subscriptions:
         # One line for each reason: the log has no use for a line for each of a thousand topics.
         for first in refused.values():
             self._outbound.complain(session, first)
+        return new
 
     def unsubscribe(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
         """End the subscriptions to these topics, and discard them from the refused ones. Idempotent."""
@@ -325,9 +338,3 @@ class Mc0Subscriptions:
 
 def _reading(session: Mc0Session) -> RegistryReading:
     return session.rights.reading
-
-
-def listed(topics: Sequence[bytes]) -> str:
-    """Return the names of up to three topics, and the number of the others, for an error text."""
-    names = ", ".join(repr(shown(topic)) for topic in topics[:3])
-    return names if len(topics) <= 3 else f"{names} and {len(topics) - 3} others"

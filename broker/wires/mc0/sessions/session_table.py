@@ -37,7 +37,7 @@ from twisted.logger import Logger
 
 from broker.access.identity import owner_of
 from broker.access.rights import EVERYTHING, Grants
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import ILeases
 from broker.core.model import KnownSession
 from broker.core.silent_peers import Silence
@@ -255,7 +255,7 @@ class Mc0SessionTable:
             # One connection of a proxy has hundreds of clients, and would else keep out those of hundreds of others.
             behind = next(iter(self._routed.values()), None)
             if behind is None:
-                raise Refusal(Reason.LIMIT, f"there are {self.most} sessions already")
+                raise at_limit(f"there are {self.most} sessions already", "mc0.sessions")
             self.end(behind, "displaced")
         session = Mc0Session(self, identity, sender, key_name, self._admission.rights(key_name))
         session.sent = self._leases.now

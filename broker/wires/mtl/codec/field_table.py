@@ -3,7 +3,7 @@
     table = length of the entries (32 bits), entries         entry = length of the key (8 bits), key, tag, value
 
 Rules:
-- All 18 types are read. Each type of Python is written as one of them: see `Value`.
+- All 18 types are read. Each Python type is written as one of them: see `Value`.
 - `check` validates without decoding, so tables are forwarded unchanged. `decode` accepts exactly the same tables.
 - A table fills its bytes. Keys are UTF-8, not empty, and unique within a table.
 - Each part ends within its container. A Boolean is 0 or 1. Text (``S``) is UTF-8.

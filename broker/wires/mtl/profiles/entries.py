@@ -2,8 +2,8 @@
 
 An *entry* stands for a provider, name and protocol, or for the load of a provider. The registry may have several
 services of the same provider, name and protocol; the entry is the last one offered. The catalogue applies the changes
-of the registry in their order, so a name is found without a search through all services. It takes some 600 bytes for
-each service.
+of the registry in their order, so a name is found without a search through all services. It takes some 200 bytes for
+a service with a name of its own, and 600 for another one.
 
 Rules of pending changes of one resource for one reader:
 - The reader is sent all entries, the *snapshot*; then a mark of its end; then the changes.
@@ -17,7 +17,7 @@ Rules of pending changes of one resource for one reader:
 
 Rules of resumption, by which a reader gets the changes that it missed instead of a snapshot:
 - The reader gives the epoch and the revision up to which it has a resource, as a field table in the body of its
-  Summon. A body that is no such table asks for a snapshot, as does an empty one.
+  Summon. Any other body, such as an empty one, requests a snapshot.
 - Changes of the same entry are merged into one event, which shows the entry as it is now. Entries that came and went
   meanwhile are left out.
 - A hidden service is one that is not there. If it was hidden before and withdrawn since, its reader gets a "down" that
@@ -30,12 +30,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import attrs
 
 from broker.access.rights import EVERY_ENTRY, RegistryReading
+from broker.core.errors import Reason, Refusal
 from broker.core.model import BROKER, Change, Kind, Load, Service
+from broker.core.service_filter import ServiceFilter, read_filter
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.field_table import IllFormed
 
@@ -47,8 +49,7 @@ def key_of(service: Service) -> EntryKey:
     return service.provider, service.name, service.protocol
 
 
-@attrs.frozen
-class EntryChange:
+class EntryChange(NamedTuple):
     """Effect of a change on an entry: what it was ``before`` (None: it is new), and is ``now`` (None: it was removed).
 
     Both are the same object if the change is invisible.
@@ -58,12 +59,16 @@ class EntryChange:
     now: Service | None
 
 
+_Providers = dict[int, dict[str, tuple[Service, ...]]]
+"""Services of a name, by provider and protocol."""
+
+
 class Catalogue:
     """The entries."""
 
     def __init__(self, services: Iterable[Service]) -> None:
-        self._names: dict[str, dict[int, dict[str, tuple[Service, ...]]]] = {}
-        """By name, provider and protocol."""
+        self._names: dict[str, Service | _Providers] = {}
+        """The only service of each name, as in most cases, or all."""
         self._offered: dict[int, dict[str, None]] = {}
         """The names of the services of each provider."""
         for service in services:
@@ -73,56 +78,78 @@ class Catalogue:
 
     def offered(self, service: Service) -> EntryChange:
         """Apply the offer of a service."""
-        same = self._same(service)
-        protocols = self._names.setdefault(service.name, {}).setdefault(service.provider, {})
-        self._offered.setdefault(service.provider, {})[service.name] = None
-        protocols[service.protocol] = (*same, service)
+        provider, name, protocol = key_of(service)
+        self._offered.setdefault(provider, {})[name] = None
+        if name not in self._names:
+            self._names[name] = service
+            return EntryChange(None, service)
+        self._names[name] = providers = self._of(name)
+        protocols = providers.setdefault(provider, {})
+        same = protocols.get(protocol, ())
+        protocols[protocol] = (*same, service)
         return EntryChange(same[-1] if same else None, service)
 
     def withdrawn(self, service: Service) -> EntryChange:
         """Apply the withdrawal of a service."""
-        same = self._same(service)
+        provider, name, protocol = key_of(service)
+        if self._names.get(name) is service:
+            del self._names[name]
+            self._forget(provider, name)
+            return EntryChange(service, None)
+        same = self._find((provider, name, protocol))
         if not same:
             return EntryChange(None, None)
         left = tuple(each for each in same if each is not service)
-        providers = self._names[service.name]
-        protocols = providers[service.provider]
+        self._names[name] = providers = self._of(name)
+        protocols = providers[provider]
         if left:
-            protocols[service.protocol] = left
+            protocols[protocol] = left
             return EntryChange(same[-1], left[-1])
-        del protocols[service.protocol]
+        del protocols[protocol]
         if not protocols:
-            del providers[service.provider]
-            names = self._offered[service.provider]
-            del names[service.name]
-            if not names:
-                del self._offered[service.provider]
+            del providers[provider]
+            self._forget(provider, name)
             if not providers:
-                del self._names[service.name]
+                del self._names[name]
         return EntryChange(same[-1], None)
 
     def amended(self, service: Service) -> EntryChange:
         """Apply an amendment: it replaces the first service of its name, protocol and provider."""
-        same = self._same(service)
+        provider, name, protocol = key_of(service)
+        same = self._find((provider, name, protocol))
         if not same:
             return EntryChange(None, None)
         changed = (service, *same[1:])
-        self._names[service.name][service.provider][service.protocol] = changed
+        known = self._names[name]
+        if isinstance(known, Service):
+            self._names[name] = service
+        else:
+            known[provider][protocol] = changed
         return EntryChange(same[-1], changed[-1])
 
-    def _same(self, service: Service) -> tuple[Service, ...]:
-        return self._find(key_of(service))
+    def _forget(self, provider: int, name: str) -> None:
+        """A provider offers no service of that name any more."""
+        names = self._offered[provider]
+        del names[name]
+        if not names:
+            del self._offered[provider]
+
+    def _of(self, name: str) -> _Providers:
+        known = self._names.get(name)
+        if known is None:
+            return {}
+        return {known.provider: {known.protocol: (known,)}} if isinstance(known, Service) else known
 
     def _find(self, key: EntryKey) -> tuple[Service, ...]:
         provider, name, protocol = key
-        return self._names.get(name, {}).get(provider, {}).get(protocol, ())
+        return self._of(name).get(provider, {}).get(protocol, ())
 
     # queries
 
     def entries(self, name: str | None = None) -> Iterator[Service]:
         """Return all entries, or those of a name."""
-        for providers in self._names.values() if name is None else [self._names.get(name, {})]:
-            for protocols in providers.values():
+        for each in self._names if name is None else (name,):
+            for protocols in self._of(each).values():
                 for same in protocols.values():
                     yield same[-1]
 
@@ -137,7 +164,7 @@ class Catalogue:
 
     def providers(self, name: str) -> Iterable[int]:
         """Return the providers of a service of that name."""
-        return self._names.get(name, {}).keys()
+        return self._of(name).keys()
 
     def names(self, provider: int) -> Collection[str]:
         """Return the names of the services that a provider offers."""
@@ -145,11 +172,11 @@ class Catalogue:
 
     def offered_by(self, provider: int, name: str) -> int:
         """Return the number of services of that name that a provider offers, in all protocols."""
-        return sum(map(len, self._names.get(name, {}).get(provider, {}).values()))
+        return sum(map(len, self._of(name).get(provider, {}).values()))
 
     def offers(self, provider: int, name: str) -> bool:
         """Return True if that provider offers a service of that name."""
-        return provider in self._names.get(name, ())
+        return provider in self._of(name)
 
 
 V = TypeVar("V")
@@ -277,8 +304,8 @@ class PendingChanges(Generic[V]):
         return True
 
 
-MAX_POSITION = 256
-"""Bytes of a body that is looked at: a table of two integers has 35."""
+MAX_SUMMON = 4_608
+"""Maximum size of a body that is decoded, in bytes: a table of two integers, and a filter of the maximum length."""
 
 OF_SERVICES = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)
 OF_LOADS = (Kind.JOINED, Kind.LEFT, Kind.LOAD)
@@ -296,17 +323,25 @@ _STEP = {
 """The number of services, or of providers, that a change adds."""
 
 
-def position(body: bytes) -> tuple[int, int] | None:
-    """Return the epoch and the revision in the body of a Summon, None where it does not give them."""
-    if not body or len(body) > MAX_POSITION:
-        return None
+def asked(body: bytes) -> tuple[tuple[int, int] | None, ServiceFilter | None]:
+    """Return the epoch with the revision, and the filter, in the body of a Summon; None for one that it does not give.
+
+    Raises `Refusal` for a filter that cannot be parsed.
+    """
+    if not body or len(body) > MAX_SUMMON:
+        return None, None
     try:
         members = field_table.decode(bytes(body))
     except IllFormed:
-        return None
-    epoch, revision = members.get("epoch"), members.get("revision")
+        return None, None
+    epoch, revision, text = members.get("epoch"), members.get("revision"), members.get("filter")
+    if text is not None:
+        if not isinstance(text, str):
+            raise Refusal(Reason.PARAMETER, "a filter is a text")
+        # The changes that it missed are not known by their former labels.
+        return None, read_filter(text)
     # A Boolean is an int for Python.
-    return (epoch, revision) if type(epoch) is int and type(revision) is int else None
+    return ((epoch, revision) if type(epoch) is int and type(revision) is int else None), None
 
 
 def services_since(

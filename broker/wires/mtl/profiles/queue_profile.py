@@ -15,6 +15,8 @@ Rules (the behaviour of queues themselves is in `broker.core.queues.work_queue`)
 - A Content is sent with its properties and those of the broker: ``user-id`` if its writer has a name, ``redelivered``,
   ``delivery-count`` from 1 on, and ``death-reason`` of dead letters. The broker removes these properties from Contents
   of writers. It reads ``ttl`` (milliseconds) and ``message-id``.
+- A Content with ``delay`` (milliseconds) or ``deliver-at`` (milliseconds since the epoch) is given to no reader before
+  that time. It is sent with ``deliver-at``, which is in the store as well.
 - In a cluster, or with a shared store, a queue is used at the broker that owns it (`Owners`). A lease names its queues,
   which are claimed and loaded before the lease is issued; it is refused if another broker has one of them. Flows that
   use a queue end when the queue moves, and their clients are notified.
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
@@ -35,9 +38,10 @@ from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
 from broker.net.peer_interfaces import Sent
+from broker.wall_clock import wall
 from broker.wires.mtl.codec.data_messages import Content, make_tail
 from broker.wires.mtl.codec.field_table import MAX_EXTENDED, IllFormed, check, members, with_members, without_members
-from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
 from broker.wires.mtl.sessions.profile_interface import (
     DataFlows,
     Grant,
@@ -62,12 +66,16 @@ MOST_PREPARED = 32
 MAX_PREPARED = 2_048
 """Bytes of a cached tail, as in `broker.wires.mtl.codec.data_messages.MAX_TAIL`."""
 
+DELIVER_AT = "deliver-at"
+"""Property: the time before which a Content is not delivered, in milliseconds since the epoch."""
+
 LONGEST_TTL = 10 * 365 * 86_400.0
-"""Seconds: a longer time to live counts as unlimited."""
+"""Seconds: a longer time to live counts as unlimited, and a longer delay as none."""
 
 
-_Prepared = tuple[bytes, float | None, str | None]
-"""Processed tail of a Content: the tail that it is sent with, its time to live in seconds, and its message-id."""
+_Prepared = tuple[bytes, float | None, str | None, float]
+"""Processed tail of a Content: the tail that it is sent with, its time to live in seconds, its message-id, and the time
+before which it is not delivered, in seconds since the epoch, 0 for none."""
 
 
 class WorkMessage(Protocol):
@@ -85,7 +93,16 @@ class WorkQueue(Protocol):
     """A queue: see `broker.core.queues.work_queue.Queue`."""
 
     def put(
-        self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any, payer: str
+        self,
+        head: bytes,
+        body: Any,
+        ttl: float | None,
+        user: str,
+        id: str | None,
+        author: Any,
+        token: Any,
+        payer: str,
+        delay: float,
     ) -> bool: ...
 
     def join(self, receiver: Any) -> Any: ...
@@ -152,7 +169,7 @@ class QueueProfile:
         if len(resource.removesuffix(DEAD).encode()) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"the name of a queue has more than {MAX_NAME} bytes")
         if not principal.allowed.may(side, self.name, resource):
-            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that queue")
+            raise no_lease(principal, side, self.name, resource)
 
     def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
         if self._owners is None:
@@ -222,10 +239,11 @@ class QueueProfile:
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         author: _WriterPlace = writer.place
         sequence = content.sequence
-        head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
+        now = wall(self._clock)
+        head, ttl, id, due = author.prepared.get(content.tail) or author.prepare(resource, content, now)
         try:
             queue = self._queues.open(author.host, resource, author.payer)
-            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence, author.payer)
+            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence, author.payer, due - now)
         except Refusal as refusal:
             if refusal.reason is Reason.ELSEWHERE:
                 author.misdirect(sequence)
@@ -302,23 +320,22 @@ class _WriterPlace:
         self.prepared: dict[bytes, _Prepared] = {}
         """Cache of processed tails."""
 
-    def prepare(self, resource: str, content: Content) -> _Prepared:
+    def prepare(self, resource: str, content: Content, now: float) -> _Prepared:
         """Read the properties of a Content, and make the tail that it is sent with."""
-        table = without_members(content.table, "user-id", "death-reason")
+        table = without_members(content.table, "user-id", "death-reason", "delay")
         own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
         if self.user:
             own["user-id"] = self.user
-        head = make_tail(resource, with_members(table, **own))
-        said = members(content.table, "ttl", "message-id")
-        ttl, id = said.get("ttl"), said.get("message-id")
-        seconds = None
-        # bool is a subclass of int in Python.
-        if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 <= ttl <= LONGEST_TTL * 1000:
-            seconds = ttl / 1000
+        said = members(content.table, "ttl", "message-id", "delay", DELIVER_AT)
+        seconds, delay, id = _seconds(said.get("ttl")), _seconds(said.get("delay")), said.get("message-id")
+        due = now + delay if delay is not None else _due(said, now)
+        if due:
+            own[DELIVER_AT] = round(due * 1000)
+        head = make_tail(resource, with_members(table, own))
         if len(self.prepared) >= MOST_PREPARED:
             self.prepared.clear()
-        prepared = head, seconds, id if isinstance(id, str) else None
-        if len(head) <= MAX_PREPARED:
+        prepared = head, seconds, id if isinstance(id, str) else None, due
+        if len(head) <= MAX_PREPARED and delay is None:
             self.prepared[content.tail] = prepared
         return prepared
 
@@ -491,12 +508,28 @@ def _again(message: WorkMessage) -> bytes:
     return make_tail(message.queue.name, with_members(table, **own))
 
 
-def identity_of(tail: bytes) -> tuple[str, str | None]:
-    """Return the user-id and message-id in the tail of a kept Content. The user is empty without a user-id, and the id
-    None without a message-id."""
-    said = members(tail[1 + tail[0] :], "user-id", "message-id")
+def _seconds(value: object, most: float = LONGEST_TTL) -> float | None:
+    """Return a number of milliseconds in seconds; None for another value, and beyond ``most`` seconds."""
+    # bool is a subclass of int in Python.
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most * 1000:
+        return value / 1000
+    return None
+
+
+def _due(said: Mapping[str, Any], now: float) -> float:
+    """Return the time of ``deliver-at`` in seconds since the epoch, 0 without a valid one."""
+    return _seconds(said.get(DELIVER_AT), now + LONGEST_TTL) or 0.0
+
+
+def identity_of(tail: bytes) -> tuple[str, str | None, float]:
+    """Return the user-id, the message-id and the time of delivery in the tail of a kept Content.
+
+    The user is empty without a user-id, and the id None without a message-id. The time is in seconds since the epoch, 0
+    without one.
+    """
+    said = members(tail[1 + tail[0] :], "user-id", "message-id", DELIVER_AT)
     user, id = said.get("user-id", ""), said.get("message-id")
-    return user if isinstance(user, str) else "", id if isinstance(id, str) else None
+    return user if isinstance(user, str) else "", id if isinstance(id, str) else None, _due(said, inf)
 
 
 def is_readable(tail: bytes) -> bool:

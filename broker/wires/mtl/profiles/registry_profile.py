@@ -10,6 +10,9 @@ Rules:
 - A Summon may give the ``epoch`` and the ``revision`` up to which its reader has the resource, as a table in its
   body. Then "synced" comes first, with ``resumed``, and behind it the changes since then; but a snapshot where they are
   not known any more (`broker.wires.mtl.profiles.entries`). A reader may resume after Contents with an ``epoch``.
+- The table may have a ``filter`` of services (`broker.core.service_filter`) instead: the reader is sent those to which
+  it applies, "up" and "down" as it begins and ceases to apply. One that cannot be parsed is answered by a Content with
+  the ``event`` "error", the ``code`` 400 and the ``reason``.
 - A service whose health check fails is updated, with ``check`` and ``reason`` in its descriptor, and updated again when
   it passes. One that the policy of the check hides is down until it is shown again.
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
@@ -38,16 +41,17 @@ from typing import Any
 import attrs
 
 from broker.access.rights import EVERY_ENTRY, RegistryReading
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, no_right
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, BROKER, Change, Check, Kind, Load, Service
+from broker.core.service_filter import ServiceFilter
 from broker.net.peer_interfaces import RefusalLog, Sent
 from broker.wires.common.descriptors import encode_descriptor, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles import entries
 from broker.wires.mtl.profiles.entries import Catalogue, EntryChange, EntryEvent, EntryKey, PendingChanges, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
-from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, LeasedCall, ProfileReader, ProfileWriter
 
 NAME = "registry"
@@ -111,6 +115,8 @@ class RegistryProfile:
         self._refusal_log = refusal_log
         self._views: dict[str, dict[_View, RegistryReading]] = {}
         """By resource, each with the entries of the resource that its reader is shown."""
+        self._filters: dict[_View, ServiceFilter] = {}
+        """Filters of the views that have one."""
         self._count = 0
         """Number of views, of all resources."""
         self._board = Catalogue(registry.by_check(registry.services()))
@@ -136,9 +142,9 @@ class RegistryProfile:
         if side is Side.WRITER and (resource == SERVICES or resource.startswith(LOAD)):
             raise Refusal(Reason.PARAMETER, "services are offered at service/NAME, and loads are reported at load")
         if not principal.allowed.may(side, NAME, resource):
-            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
+            raise no_lease(principal, side, NAME, name or resource)
         if side is Side.WRITER and name is not None and not principal.allowed.offers.permits(name):
-            raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+            raise no_right("offer", name, principal.user)
 
     def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
         """No-op: resources need no preparation."""
@@ -172,11 +178,19 @@ class RegistryProfile:
             self._refusal_log.count("mtl_registry", "full")
             self._flows.end(reader, "full")
             return
+        try:
+            position, chosen = entries.asked(body)
+            if chosen is not None and service_of(resource, SERVICE) is None and resource != SERVICES:
+                raise Refusal(Reason.PARAMETER, "a filter is for services")
+        except Refusal as refusal:
+            self._refusal_log.count("mtl_registry", refusal.reason.code)
+            reader.send(*_problem(resource, refusal))
+            return
         self._count += 1
         revision, epoch = self._registry.revision, self._registry.epoch
         # The right to a resource with a name is that to find the name.
         reading = reader.grant.principal.allowed.reading if service_of(resource) is None else EVERY_ENTRY
-        since, missed = self._missed(resource, body, reading)
+        since, missed = self._missed(resource, position, reading)
 
         def shown(entry: Service | Load | int) -> _Event:
             if isinstance(entry, Service):
@@ -193,18 +207,22 @@ class RegistryProfile:
             self._sent += sent
             return sent
 
-        view: _View = PendingChanges(
-            self._entries(resource, reading) if missed is None else (), shown, send, missed or ()
-        )
+        present = self._entries(resource, reading) if missed is None else ()
+        if chosen is not None:
+            present = [each for each in present if isinstance(each, Service) and chosen(each)]
+        view: _View = PendingChanges(present, shown, send, missed or ())
+        if chosen is not None:
+            self._filters[view] = chosen
         self._views.setdefault(resource, {})[view] = reading
         reader.place[resource] = view
         if resource == LOADS or resource.startswith(LOAD):
             self._watch_loads(resource)
         self._serve(view, self._bounds.at_once)
 
-    def _missed(self, resource: str, body: bytes, reading: RegistryReading) -> tuple[int, list[_Event] | None]:
+    def _missed(
+        self, resource: str, position: tuple[int, int] | None, reading: RegistryReading
+    ) -> tuple[int, list[_Event] | None]:
         """Return the revision at which a reader resumes, and the missed changes; None if it needs a snapshot."""
-        position = entries.position(body)
         name = service_of(resource)
         of_loads = resource == LOADS or resource.startswith(LOAD)
         if position is None or (of_loads and not reading.every):
@@ -220,10 +238,13 @@ class RegistryProfile:
         return position[1], entries.services_since(changes, name, self._board, reading)
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
-        self._forget(resource, reader.place.pop(resource))
+        view = reader.place.pop(resource, None)
+        if view is not None:  # a filter that could not be parsed has none
+            self._forget(resource, view)
 
     def _forget(self, resource: str, view: _View) -> None:
         self._count -= 1
+        self._filters.pop(view, None)
         self._unserved.pop(view, None)
         views = self._views[resource]
         del views[view]
@@ -310,18 +331,22 @@ class RegistryProfile:
         assert isinstance(service, Service)
         board = self._board
         name = service.name
-        offered = board.offers(service.provider, name)
-        if change.kind in (Kind.OFFERED, Kind.SHOWN):
+        views = self._views
+        offered = bool(views) and board.offers(service.provider, name)
+        kind = change.kind
+        if kind is Kind.OFFERED or kind is Kind.SHOWN:
             shift = board.offered(service)
-        elif change.kind in (Kind.WITHDRAWN, Kind.HIDDEN):
+        elif kind is Kind.WITHDRAWN or kind is Kind.HIDDEN:
             shift = board.withdrawn(service)
-            if change.kind is Kind.WITHDRAWN:
+            if kind is Kind.WITHDRAWN and self._shown:
                 self._shown.pop(key_of(service), None)
-        elif change.kind is Kind.CHECKED:
+        elif kind is Kind.CHECKED:
             self._checked(change, service)
             return
         else:
             shift = board.amended(service)
+        if not views:
+            return
         for resource in (SERVICES, SERVICE + name):
             if resource in self._views:
                 self._send_shift(resource, change.revision, shift)
@@ -358,7 +383,8 @@ class RegistryProfile:
             return
         for resource in (SERVICES, SERVICE + service.name):
             if resource in self._views:
-                self._send_event(resource, EntryEvent(key, "update", change.revision, service), (service.name,))
+                event: _Event = EntryEvent(key, "update", change.revision, service)
+                self._send_event(resource, event, (service.name,), service)
 
     def _send_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
         before, now = shift.before, shift.now
@@ -370,7 +396,7 @@ class RegistryProfile:
             event = EntryEvent(key_of(before), "down", revision, before, gone=True)
         else:
             event = EntryEvent(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
-        self._send_event(resource, event, (event.subject.name,))
+        self._send_event(resource, event, (event.subject.name,), before)
 
     def _load_changed(self, change: Change) -> None:
         kind, provider = change.kind, change.provider
@@ -388,12 +414,15 @@ class RegistryProfile:
         event = EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone)
         self._send_event(resource, event, self._board.names(load.provider))
 
-    def _send_event(self, resource: str, event: _Event, names: Collection[str]) -> None:
-        """Notify readers of an event that concerns services of these names."""
+    def _send_event(self, resource: str, event: _Event, names: Collection[str], before: Service | None = None) -> None:
+        """Notify readers of an event that concerns services of these names. ``before`` is the service until then."""
         self._leases.look()  # a provider that leaves with its connection changes outside of a quantum: set the time
         for view, reading in self._views[resource].items():
             if reading.shows_any(names):
-                view.tell(event)
+                chosen = self._filters.get(view) if self._filters else None
+                seen = event if chosen is None else _filtered(event, chosen, before)
+                if seen is not None:
+                    view.tell(seen)
 
     # writers
 
@@ -424,9 +453,17 @@ class RegistryProfile:
                 held.cancel()
 
 
-def service_of(resource: str) -> str | None:
-    """Return the name of the service in a resource, None if it has none."""
-    for kind in (SERVICE, LOAD):
+def _filtered(event: _Event, chosen: ServiceFilter, before: Service | None) -> _Event | None:
+    """Return the event as a reader with a filter sees it; None if it sees nothing."""
+    was = before is not None and chosen(before)
+    if not event.gone and chosen(event.subject):
+        return event if was else EntryEvent(event.key, "up", event.revision, event.subject, new=True)
+    return EntryEvent(event.key, "down", event.revision, before, gone=True) if was else None
+
+
+def service_of(resource: str, *kinds: str) -> str | None:
+    """Return the name of the service in a resource, by default of any kind; None if it has none."""
+    for kind in kinds or (SERVICE, LOAD):
         if resource.startswith(kind) and len(resource) > len(kind):
             return resource.removeprefix(kind)
     return None
@@ -440,6 +477,12 @@ def _offer(provider: FlowProvider, name: str, content: data_messages.Content) ->
         provider.withdraw(name)
     else:
         raise Refusal(Reason.PARAMETER, 'a Content to a service has the type "offer" or "withdraw"')
+
+
+def _problem(resource: str, refusal: Refusal) -> tuple[bytes, bytes]:
+    """Return the encoded answer to a Summon with a filter that cannot be parsed."""
+    properties: dict[str, field_table.Value] = {"event": "error", "code": 400, "reason": refusal.text}
+    return data_messages.make_tail(resource, field_table.encode(properties)), b""
 
 
 def _synced(resource: str, revision: int, epoch: int, resumed: bool) -> tuple[bytes, bytes]:

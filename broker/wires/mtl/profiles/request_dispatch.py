@@ -16,7 +16,7 @@ Rules:
 - A request returns when its worker rejects it with recycle, or is gone, and no reply was seen. If it may be retried,
   another worker gets it, never one that had it before; without room, it waits for the rest of its time. Otherwise it
   has failed.
-- A request is over once it was confirmed. The body of a request that will not be sent again is released.
+- A request ends when it is confirmed. The body of a request that will not be sent again is released.
 
 The file is longer than others: the rules above concern one state, that of a request.
 """
@@ -114,11 +114,11 @@ class ReplySink(Protocol):
 
 
 class ServiceRequest:
-    """One request.
+    """Request for a service.
 
     - ``box``: destination of its reply, None without one; ``correlation``: its correlation-id.
-    - ``ttl``: seconds that it may wait. ``retry``: it may be given to another worker after one has had it.
-    - ``properties``: encoded properties that it is sent with. ``payer``: that of its writer (`StoredMemory`).
+    - ``ttl``: seconds that it may wait. ``retry``: it may go to another worker after a first one has received it.
+    - ``properties``: encoded properties that it is sent with. ``payer``: the account of its writer (`StoredMemory`).
     """
 
     __slots__ = (
@@ -294,7 +294,7 @@ class Dispatcher:
     # callers
 
     def ask(self, request: ServiceRequest) -> None:
-        """Deliver a request, or let it wait. Raises `Refusal` LIMIT; then it is over."""
+        """Deliver or queue a request. Raises `Refusal` LIMIT, which ends the request."""
         bounds = self._bounds
         if self.requests >= bounds.requests:
             raise Refusal(Reason.LIMIT, f"there are {bounds.requests} requests on their way")

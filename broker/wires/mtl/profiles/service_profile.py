@@ -8,8 +8,9 @@ Rules:
 - In the virtual host that is shared with other wires, a worker is a provider of the registry: it offers NAME by the
   protocol "mtl" while it has it summoned. It needs the permission to offer that name, in every host.
 - A writer of ``service/NAME`` is a *caller*. Each Content is a request. The broker reads its properties ``reply-to``
-  (address of the reply), ``correlation-id`` (text), ``ttl`` (milliseconds that it may wait) and ``retry`` (another
-  worker may get it after one has had it). A Confirm means that a worker has the request, or that it waits.
+  (address of the reply), ``correlation-id`` (text), ``ttl`` (milliseconds that it may wait), ``retry`` (another worker
+  may get it after one has had it) and ``wait`` (false: without any worker it fails at once, by 503). A Confirm means
+  that a worker has the request, or that it waits.
 - A request that may not wait, and finds no worker with room, is rejected with recycle. A caller without confirmation is
   sent an error instead, if there is a ``reply-to``.
 - A reader whose lease covers ``reply`` is issued an address with the lease, ``reply/TOKEN``: the ``reply-to`` of its
@@ -40,7 +41,7 @@ from weakref import WeakKeyDictionary
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.core.errors import Elsewhere, Reason, Refusal
+from broker.core.errors import Elsewhere, Reason, Refusal, no_right
 from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Service
 from broker.net.peer_interfaces import RefusalLog
@@ -57,7 +58,7 @@ from broker.wires.mtl.profiles.request_dispatch import (
     ServiceRequest,
     ServiceWorker,
 )
-from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
 from broker.wires.mtl.sessions.profile_interface import (
     DataFlows,
     Grant,
@@ -156,10 +157,10 @@ class ServiceProfile:
         elif not (_service(resource) or resource == REPLY or (resource == LOAD and side is Side.WRITER)):
             raise Refusal(Reason.PARAMETER, "there is no such resource: service/NAME, reply, load for writers")
         if not principal.allowed.may(side, NAME, name):
-            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
+            raise no_lease(principal, side, NAME, _service(resource) or name)
         service = _service(resource)
         if service and side is Side.READER and not principal.allowed.offers.permits(service):
-            raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+            raise no_right("offer", service, principal.user)
 
     def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
         """No-op: resources need no preparation."""
@@ -293,13 +294,14 @@ class ServiceProfile:
 
     def _ask(self, writer: ProfileWriter, name: str, content: data_messages.Content) -> None:
         principal = writer.grant.principal
-        said = field_table.members(content.table, "reply-to", "correlation-id", "ttl", "retry")
+        said = field_table.members(content.table, "reply-to", "correlation-id", "ttl", "retry", "wait")
         correlation, ttl, retry = said.get("correlation-id", ""), said.get("ttl", 0), said.get("retry", False)
         if not isinstance(correlation, str) or len(correlation) > MAX_CORRELATION:
             raise Refusal(Reason.PARAMETER, f"a correlation-id is text of up to {MAX_CORRELATION} characters")
         # bool is a subclass of int in Python.
-        if type(ttl) is not int or ttl < 0 or type(retry) is not bool:
-            raise Refusal(Reason.PARAMETER, "a ttl is a number of milliseconds, and retry is a Boolean")
+        wait = said.get("wait", True)
+        if type(ttl) is not int or ttl < 0 or type(retry) is not bool or type(wait) is not bool:
+            raise Refusal(Reason.PARAMETER, "a ttl is a number of milliseconds, and retry and wait are Booleans")
         box = None
         if "reply-to" in said:
             box = self._box(principal.host, said["reply-to"])
@@ -312,6 +314,11 @@ class ServiceProfile:
         )  # fmt: skip
         if not self._calls.has_workers(request.key):
             self._check_elsewhere(request)
+            if not wait:
+                text = f"no responders: no worker serves {name[:80]!r}"
+                if box is not None:
+                    self._failed(request, UNAVAILABLE, text)
+                raise Refusal(Reason.NO_SUCH_SERVICE, text)
         try:
             self._calls.ask(request)
         except Refusal as refusal:

@@ -17,8 +17,8 @@ Rules of "topic":
 - A retained value that finds no room at its reader is owed to it: no other Content of that topic precedes it.
 - Topics of the broker itself may be read, but not written to. A reader is sent the changes of services that its user
   may find.
-- The number and the size of retained values are bounded. A value that finds no room is refused. None is evicted for
-  another, since no client would notice the loss.
+- `broker.core.last_values` has the bounds of retained values. Where the broker keeps the last value of every topic,
+  later readers are sent it in the same way.
 
 Rules of "test", the profile of RFC 11:
 - There is one resource, ``resource``, in each virtual host. Contents are never confirmed.
@@ -29,88 +29,18 @@ Rules of "test", the profile of RFC 11:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-
-import attrs
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from broker.access.rights import RegistryReading
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ITopics, StoredMemory
+from broker.core.interfaces import ITopics
 from broker.core.model import PublishedHeaders, is_own
 from broker.net.peer_interfaces import Part, RefusalLog, Sent
 from broker.wires.common.registry_topics import readers
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.codec.data_messages import Content, make_tail
-from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
-
-
-@attrs.frozen
-class RetainedValue:
-    """A Content as it is sent: tail and body. ``payer`` is that of its writer: see `StoredMemory`."""
-
-    tail: bytes
-    body: bytes
-    payer: str
-
-    @property
-    def size(self) -> int:
-        """Size in bytes."""
-        return len(self.tail) + len(self.body)
-
-
-@attrs.frozen
-class RetainedBounds:
-    """Bounds of the last values of all virtual hosts together."""
-
-    values: int = 10_000
-    """Topics of which the last value is kept: a few for each of a thousand servers."""
-
-    bytes: int = 64 * 1024 * 1024
-    """Bytes of all those values: 6 KiB each, where last values are a line of JSON."""
-
-
-class RetainedValues:
-    """Retained values, by topic."""
-
-    def __init__(self, bounds: RetainedBounds, memory: StoredMemory) -> None:
-        self._bounds = bounds
-        self._memory = memory
-        self._values: dict[Hashable, RetainedValue] = {}
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, topic: Hashable) -> RetainedValue | None:
-        """Return the retained value of a topic, or None."""
-        return self._values.get(topic)
-
-    def fits(self, topic: Hashable, size: int, payer: str) -> bool:
-        """Return True if a value of that size can replace the former one of the topic."""
-        bounds = self._bounds
-        old = self._values.get(topic)
-        grown = size - old.size if old is not None and old.payer == payer else size
-        if grown > 0 and not self._memory.may_store(payer, grown):
-            return False
-        if old is None:
-            return len(self._values) < bounds.values and self.bytes + size <= bounds.bytes
-        return self.bytes - old.size + size <= bounds.bytes
-
-    def put(self, topic: Hashable, value: RetainedValue) -> None:
-        """Store a value in place of the former one. It must fit (`fits`)."""
-        self.drop(topic)
-        self._values[topic] = value
-        self.bytes += value.size
-        self._memory.store(value.payer, value.size)
-
-    def drop(self, topic: Hashable) -> None:
-        """Remove the value of a topic. No-op if it has none."""
-        old = self._values.pop(topic, None)
-        if old is not None:
-            self.bytes -= old.size
-            self._memory.store(old.payer, -old.size)
-
 
 NAME = "topic"
 
@@ -124,26 +54,21 @@ MAX_HEADERS = 1_000
 class TopicProperties(PublishedHeaders):
     """Encoded properties of a Content: the headers for mc0, and the tail for readers of MTL, here and at other brokers.
 
-    ``kept`` is the tail of the retained value, None if the Content is not to be retained.
+    ``kept`` is the tail of the last value.
     """
 
-    kept: bytes | None
+    kept: bytes
 
 
-@attrs.frozen
-class TopicBounds:
-    """Bounds of all virtual hosts together."""
-
-    retained: RetainedBounds = attrs.field(factory=RetainedBounds)
-    known: int = 1_000
-    """Encoded properties in the cache: writers use the same again and again."""
-
-
-_BOUNDS = TopicBounds()
+MAX_KNOWN = 1_000
+"""Encoded properties in the cache: writers use the same again and again."""
 
 
 class TopicProfile:
-    """The profile. ``space`` returns the topics of a virtual host, to which this is an `Outlet`."""
+    """The profile. ``space`` returns the topics of a virtual host, to which this is an `Outlet`.
+
+    ``topics`` are those of one of the hosts.
+    """
 
     name = NAME
     confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
@@ -157,16 +82,14 @@ class TopicProfile:
         flows: DataFlows,
         space: Callable[[str], ITopics],
         refusal_log: RefusalLog,
-        memory: StoredMemory,
-        bounds: TopicBounds = _BOUNDS,
+        topics: ITopics,
     ) -> None:
-        self._bounds = bounds
         self._flows = flows
         self._space = space
         self._refusal_log = refusal_log
         self._published = 0
-        self._known: dict[tuple[str, str, bytes], TopicProperties] = {}
-        self._retained = RetainedValues(bounds.retained, memory)
+        self._known: dict[tuple[str, str, str, bytes], TopicProperties] = {}
+        self._topics = topics
         self._owed: dict[ProfileReader | ProfileWriter, dict[str, None]] = {}
         """Readers with the topics whose retained values they are still to be sent."""
 
@@ -176,7 +99,7 @@ class TopicProfile:
         if side is Side.WRITER and is_own(resource.encode()):
             raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
         if not principal.allowed.may(side, NAME, resource):
-            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that topic")
+            raise no_lease(principal, side, NAME, resource)
 
     def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
         """No-op: resources need no preparation."""
@@ -198,12 +121,12 @@ class TopicProfile:
     # readers
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
-        host = reader.grant.principal.host
-        if self._retained.get((host, resource)) is not None:
+        topics = self._space(reader.grant.principal.host)
+        if topics.last(resource.encode()) is not None:
             self._owed.setdefault(reader, {})[resource] = None
             self._pay(reader, resource)
         try:
-            reader.place[self._space(host).subscribe(resource.encode(), self, reader, payer_of(reader))] = None
+            reader.place[topics.subscribe(resource.encode(), self, reader, payer_of(reader))] = None
         except Refusal:
             # The Summon has been answered by 200 already: ending the flow is the only way to report it.
             self._refusal_log.count("mtl_topics", "full")
@@ -234,9 +157,9 @@ class TopicProfile:
 
     def _pay(self, reader: ProfileReader, resource: str) -> bool:
         """Send the retained value that is owed. Returns False if it found no room."""
-        value = self._retained.get((reader.grant.principal.host, resource))
+        value = self._space(reader.grant.principal.host).last(resource.encode())
         # None: the value was removed meanwhile, so nothing is owed.
-        if value is not None and reader.send(value.tail, value.body) is not Sent.SENT:
+        if value is not None and reader.send(_kept(resource, value.headers), b"".join(value.body)) is not Sent.SENT:
             return False
         self._settle(reader, resource)
         return True
@@ -253,41 +176,34 @@ class TopicProfile:
 
     def content(self, writer: ProfileWriter, resource: str, content: data_messages.Content) -> None:
         principal = writer.grant.principal
-        key = (principal.user, resource, content.table)
+        key = (principal.user, payer_of(writer), resource, content.table)
         properties = self._known.get(key)
         if properties is None:
             properties = self._learn(*key)
-        topic = (principal.host, resource)
-        kept, body, payer = properties.kept, content.body, payer_of(writer)
-        if kept is not None and len(body) and not self._retained.fits(topic, len(kept) + len(body), payer):
+        topics: ITopics = writer.place
+        body = content.body
+        if properties.retain and len(body) and not topics.may_retain(resource.encode(), properties, len(body)):
             self._refusal_log.count("mtl_topics", "not-retained")
             writer.reject(content.sequence, recycle=True)
             return
         self._published += 1
-        topics: ITopics = writer.place
-        topics.publish(resource.encode(), properties, (body,))
-        if kept is not None:
-            # After the fan-out, which first sends the former value to readers that it is owed to.
-            if len(body):
-                self._retained.put(topic, RetainedValue(kept, body, payer))
-            else:
-                self._retained.drop(topic)
+        topics.publish(resource.encode(), properties, (body,), wire="mtl")
         writer.confirm(content.sequence)
 
-    def _learn(self, user: str, resource: str, properties: bytes) -> TopicProperties:
+    def _learn(self, user: str, payer: str, resource: str, properties: bytes) -> TopicProperties:
         """Encode the properties of a writer for readers, and cache them."""
         shown = field_table.without_members(properties, "user-id", "retained")
         if user:
             shown = field_table.with_members(shown, {"user-id": user})
         learned = TopicProperties(_headers(field_table.decode(properties)))
         learned.tail = data_messages.make_tail(resource, shown)
-        learned.kept = None
-        if field_table.members(properties, "retain").get("retain") is True:
-            learned.kept = data_messages.make_tail(resource, field_table.with_members(shown, {"retained": True}))
+        learned.kept = data_messages.make_tail(resource, field_table.with_members(shown, {"retained": True}))
+        learned.retain = field_table.members(properties, "retain").get("retain") is True
+        learned.payer = payer
         if len(learned.tail) <= MAX_KNOWN_SIZE:
-            if len(self._known) >= self._bounds.known:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[user, resource, properties] = learned
+            self._known[user, payer, resource, properties] = learned
         return learned
 
     # from the topics
@@ -319,8 +235,7 @@ class TopicProfile:
     def counts(self) -> Mapping[str, int]:
         return {
             "mtl_topics.published": self._published,
-            "mtl_topics.retained": len(self._retained),
-            "mtl_topics.retained-bytes": self._retained.bytes,
+            **{f"mtl_topics.{name}": count for name, count in self._topics.counts().items()},
         }
 
     @property
@@ -349,6 +264,15 @@ def _headers(properties: Mapping[str, field_table.Value]) -> Iterator[bytes]:
         if isinstance(value, bytes) and value and room:
             room -= 1
             yield from (name.encode(), value)
+
+
+def _kept(resource: str, headers: PublishedHeaders) -> bytes:
+    """Return the tail of a last value."""
+    if isinstance(headers, TopicProperties):
+        return headers.kept
+    tail = headers.tail or _tail(resource.encode(), headers)
+    table = tail[len(data_messages.make_tail(resource, b"")) :]
+    return data_messages.make_tail(resource, field_table.with_members(table, {"retained": True}))
 
 
 def _tail(topic: bytes, headers: Sequence[Part]) -> bytes:

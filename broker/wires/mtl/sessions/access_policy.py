@@ -19,7 +19,7 @@ import attrs
 from broker.access.principal import Access
 from broker.access.principal import Principal as Known
 from broker.access.rights import KINDS, OTHER, Grants, RegistryReading
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, no_right
 from broker.core.model import OWN_PREFIX, Rights
 
 # Principals: the user that a session or a data lease belongs to, with their permissions.
@@ -85,6 +85,19 @@ _OWN = tuple(prefix + OWN_PREFIX for prefix in ("", "service/", "load/"))
 """Prefixes of the broker's own resources: topics and queues have the bare name, services and loads a prefix."""
 
 
+def _operation(side: Side, profile: str) -> str:
+    """Return the operation that a lease of that side needs a right to."""
+    reads = side is Side.READER
+    if profile not in _OF_SERVICES:
+        return "subscribe" if reads else "publish"
+    return "offer" if reads == (profile == _SERVICE) else "find"
+
+
+def no_lease(principal: Principal, side: Side, profile: str, resource: str) -> Refusal:
+    """Return the refusal of a lease that a user has no right to."""
+    return no_right(_operation(side, profile), resource, principal.user)
+
+
 @attrs.frozen
 class GrantedPermissions:
     """Permissions of one user in one virtual host, by their grants. Equal values allow the same: a change of the users
@@ -101,11 +114,10 @@ class GrantedPermissions:
             if resource.startswith(OWN_PREFIX) and not self.grants.may_some("find"):
                 return False
             kind = profile if profile in KINDS else OTHER
-            return self.grants.may("subscribe" if reads else "publish", resource, kind)
-        operation = "offer" if reads == (profile == _SERVICE) else "find"
+            return self.grants.may(_operation(side, profile), resource, kind)
         _, slash, name = resource.partition("/")
         if slash:
-            return self.grants.may(operation, name)
+            return self.grants.may(_operation(side, profile), name)
         # Without a name: what may be found for a reader of the registry; own replies and own loads for all others.
         found = self.grants.may_some("find")
         return found if reads and profile != _SERVICE else found or self.grants.may_some("offer")

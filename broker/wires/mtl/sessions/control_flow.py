@@ -68,7 +68,7 @@ from broker.wires.mtl.sessions.control_sessions import (
     key_of,
     refused,
 )
-from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
+from broker.wires.mtl.sessions.data_leases import DEAD_AFTER, SESSION_LEASES, FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.login_exchange import Authentication, AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed
@@ -79,11 +79,21 @@ WIRE = "mtl"
 MAX_BEHIND = 100
 """Requests of one session that may wait behind an unanswered one: clients may pipeline, and 64 at once fit."""
 
+MAX_BEHIND_BYTES = 4 * 1024 * 1024
+"""Bytes of the bodies of all requests that wait behind an unanswered one, of all sessions together: those of thousands
+with usual bodies."""
+
+MAX_WINDOW = 1_000
+"""Unconfirmed Contents that a reader may ask for: as many as a key may set for all."""
+
+BRIDGED = ("registry",)
+"""Profiles that exist only in the virtual host that shares topics and registry with other wires."""
+
 REQUEST_BYTES = 500
 """Bytes that a waiting request takes beside its body."""
 
 MAX_HOST = 255
-"""Characters of the name of a virtual host. The session stores it, also if there is no such host."""
+"""Characters of the name of a virtual host. The session stores it even if there is no such host."""
 
 _NO_HOST = "\0"
 """Replaces the name of a virtual host that is too long. No host has this name: it is not printable."""
@@ -102,7 +112,6 @@ class ControlFlow:
         self._data_leases = context.data_leases
         self._refusal_log = context.refusal_log
         self._config = context.config
-        self._bounds = context.bounds
         self._bridge = context.config.hosts[0]
         """The virtual host of the other wires: it stays as it was at the start, since their topics cannot move."""
         self._name_of = authentication.name_of
@@ -234,7 +243,7 @@ class ControlFlow:
     def _queue(self, turn: Pipeline, back: ReplyPath, asked: wire.ControlRequest | EncodedReply, size: int) -> None:
         """Add a request to those that wait, or drop it."""
         size += REQUEST_BYTES
-        if len(turn.behind) < MAX_BEHIND and self._behind + size <= self._bounds.max_behind_bytes:
+        if len(turn.behind) < MAX_BEHIND and self._behind + size <= MAX_BEHIND_BYTES:
             turn.behind.append((back, asked, size))
             self._behind += size
         else:
@@ -271,7 +280,7 @@ class ControlFlow:
         asked: wire.ControlRequest | EncodedReply,
         waits: Deferred[None] | None,
     ) -> None:
-        """Answer that request, then those that came behind it meanwhile."""
+        """Answer that request, then those that have arrived in the meantime."""
         while True:
             if type(asked) is wire.AuthorizeRequest and self._unavailable is None:
                 answer = await self._authorize(session, turn, asked)
@@ -359,7 +368,7 @@ class ControlFlow:
                 self._refusal_log.count("mtl_dropped", "gone")
             else:
                 self._reply(back, answer)
-        # Last: the cancellation resumes `_serve` at once, which must find that the session is over.
+        # Last: the cancellation resumes `_serve` at once, which must find the session ended.
         if turn.pending is not None:
             turn.pending.cancel()
 
@@ -483,22 +492,22 @@ class ControlFlow:
     def _offered(self, host: str) -> list[str]:
         """Return the names of the profiles of a virtual host."""
         shares = host == self._bridge
-        return [name for name in self._access.profiles if shares or name not in self._bounds.bridged]
+        return [name for name in self._access.profiles if shares or name not in BRIDGED]
 
     def _limits(self) -> dict[str, int]:
         """Return the limits that a client is sent with 201. Times in milliseconds."""
-        config, bounds = self._config, self._bounds
+        config = self._config
         return {
             "request": wire.MAX_REQUEST,
             "depth": wire.MAX_DEPTH,
             "resources": wire.MAX_RESOURCES,
-            "leases": bounds.leases,
+            "leases": SESSION_LEASES,
             "flows": config.flows,
             "lease-ttl": round(config.lease * 1000),
             "heartbeat": round(config.heartbeat * 1000),
-            "dead-after": bounds.dead_after,
+            "dead-after": DEAD_AFTER,
             "window": config.window,
-            "most-window": bounds.most_window,
+            "most-window": MAX_WINDOW,
             "window-bytes": config.window_bytes,
             "properties": MAX_TABLE,
             "body": config.max_message,
@@ -514,7 +523,7 @@ class ControlFlow:
         return wire.OK
 
     def _read(self, session: ControlSession, asked: wire.ReaderRequest) -> EncodedReply:
-        window = min(asked.window or self._config.window, self._bounds.most_window)
+        window = min(asked.window or self._config.window, MAX_WINDOW)
         return self._lease(session, Side.READER, asked, window)
 
     def _write(self, session: ControlSession, asked: wire.WriterRequest) -> EncodedReply:

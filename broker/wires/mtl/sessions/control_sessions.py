@@ -46,7 +46,7 @@ from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import SaslExchange
 
 SHARE = 10
-"""Divisor: one connection may have a tenth of all sessions. A proxy carries many clients, but not the whole farm."""
+"""Divisor of all sessions: the most that one connection may have. A proxy carries many clients, but not all of them."""
 
 MAX_KEY = 128
 """Bytes of a key that is stored as it is; a longer key is stored as its digest. Real keys have 8 to 40 bytes. The
@@ -216,7 +216,7 @@ class ControlSession:
 class ControlSessionTable:
     """All sessions, at most ``most``.
 
-    ``ended`` is called with each session that made room or is over, and True if its peer is still connected.
+    ``ended`` is called with each session that was evicted or has ended, and True if its peer is still connected.
     """
 
     def __init__(self, most: int, ended: Callable[[ControlSession, bool], None]) -> None:
@@ -304,8 +304,6 @@ _STATUS = {
     Reason.LIMIT: ReplyStatus.TOO_MANY,
     Reason.TOO_MANY_GUESSES: ReplyStatus.TOO_MANY,
     Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
-    Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
-    Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
     Reason.UNAVAILABLE: ReplyStatus.UNAVAILABLE,
 }
 """Statuses of refusals by their reason; all others are answered by 400."""

@@ -30,11 +30,17 @@ from broker.core.interfaces import ILease
 from broker.net.peer_interfaces import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.sessions.access_policy import ConfirmMode
-from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.data_leases import FlowContext
 from broker.wires.mtl.sessions.profile_interface import Grant, LeasedCall
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
+
+MAX_DROPS = 10_000
+"""Missed Contents after which a reader is ended: it reads far too slowly."""
+
+STUCK = 60.0
+"""Seconds without room after which a reader is ended."""
 
 _TYPE = wire.content_header(0, b"")[:1]
 """Header of a Content up to its sequence, which the transport inserts: the rest is made once for all readers."""
@@ -213,7 +219,6 @@ class DataOutbound:
         self.router = router
         self.leases = context.leases
         self._refusal_log = context.refusal_log
-        self._bounds = context.bounds
         self._end = end
         self.delivered = 0
         """Number of Contents sent, counted for each reader."""
@@ -236,11 +241,11 @@ class DataOutbound:
         if why is not Sent.FULL:
             return
         now = self.leases.now
-        if now - reader.dropped_at > self._bounds.stuck:
+        if now - reader.dropped_at > STUCK:
             reader.dropped = 0
         reader.dropped_at = now
         reader.dropped += 1
-        if reader.dropped >= self._bounds.drops:
+        if reader.dropped >= MAX_DROPS:
             self.doom(reader.client, "slow")
         self.starve(reader)
 
@@ -296,7 +301,7 @@ class DataOutbound:
             return
         now = self.leases.moment()
         full = self._full[client.identity] = _FullClient(self._stuck, client, now)
-        full.lease = self.leases.hold(full, now + self._bounds.stuck)
+        full.lease = self.leases.hold(full, now + STUCK)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
         refusal.summary = f"{client}: {refusal.text}"
         self._refusal_log.add(WIRE, client.address, refusal)
@@ -306,7 +311,7 @@ class DataOutbound:
         reader = full.client.reader
         if reader is not None:
             full.since = max(full.since, reader.sent)
-        due = full.since + self._bounds.stuck
+        due = full.since + STUCK
         if now < due:
             return due
         self.doom(full.client, "stuck")

@@ -57,12 +57,18 @@ from broker.wires.mtl.codec.field_table import IllFormed
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
-from broker.wires.mtl.sessions.flow_context import FlowContext
+from broker.wires.mtl.sessions.data_leases import DEAD_AFTER, FlowContext
 from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
 
 PINGS_TOGETHER = 64
 """Slots of a heartbeat in which Pings are sent: thousands of silent flows then wake the broker a few times a second. A
 Ping is late by a sixty-fourth of the heartbeat at most."""
+
+MAX_SUMMONED = 1_000
+"""Resources that one reader may have summoned: as many as a lease may name."""
+
+MAX_NAMES = 1_000
+"""Resources in the cache of those that a writer with a lease for all may use. Beyond it, the cache starts empty."""
 
 
 class DataFlow:
@@ -80,7 +86,6 @@ class DataFlow:
         self._outbound = DataOutbound(router, context, self._end)
         self.fan_out = self._outbound.fan_out
         """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
-        self._bounds = context.bounds
         self.use(context.config)
         self.received = 0
         self._clients: dict[int, DataClient] = {}
@@ -186,7 +191,7 @@ class DataFlow:
     def use(self, config: Mtl) -> None:
         """Apply another section."""
         self._heartbeat = config.heartbeat
-        self._patience = config.heartbeat * self._bounds.dead_after
+        self._patience = config.heartbeat * DEAD_AFTER
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the data flow."""
@@ -305,7 +310,7 @@ class DataFlow:
             writer.last = sequence
         if resource is None:
             try:
-                resource = _allow(writer, content.resource, self._bounds.max_names)
+                resource = _allow(writer, content.resource, MAX_NAMES)
             except Refusal as refusal:
                 self._refuse_content(writer, content.sequence, refusal)
                 return
@@ -339,9 +344,8 @@ class DataFlow:
             # The fan-out keeps one entry for each reader: a second Summon would double its Contents, or do nothing.
             if name in reader.summoned:
                 raise Refusal(Reason.PARAMETER, "a Summon of a resource that is summoned already")
-            most = self._bounds.max_summoned
-            if len(reader.summoned) >= most:
-                raise Refusal(Reason.LIMIT, f"may have summoned {most} resources, and no more")
+            if len(reader.summoned) >= MAX_SUMMONED:
+                raise Refusal(Reason.LIMIT, f"may have summoned {MAX_SUMMONED} resources, and no more")
             if not reader.grant.resources:
                 reader.grant.profile.check(reader.grant.principal, Side.READER, name)
         except Refusal as refusal:

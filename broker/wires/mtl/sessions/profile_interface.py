@@ -52,7 +52,7 @@ class Grant:
 
 
 class ProfileReader(Protocol):
-    """Reader flow: Contents are sent to its client. It is hashable, and lasts as long as the lease of the client.
+    """A reader flow, whose client receives Contents. It is hashable, and lives as long as its client's lease.
 
     ``place`` belongs to the profile: its state of the flow.
     """

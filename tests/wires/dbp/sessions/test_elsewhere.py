@@ -142,6 +142,17 @@ def test_a_node_that_changes_its_broker_takes_its_registration_along(pair: Pair)
     assert pair.a.hostports("gondor") == pair.b.hostports("gondor") == [f"{THERE}:0"]
 
 
+def test_a_node_that_has_just_moved_takes_another_port(pair: Pair) -> None:
+    """The broker still has the registration of the former one, which is found as the port changes."""
+    pair.a.dealer().registered("gondor", **EVERY_SECOND)
+    pair.wait(0.5)
+    new = pair.b.dealer().registered("gondor", **EVERY_SECOND)
+    new.send("UoU", T, {"name": "gondor", "port": 7000})
+    pair.wait(0.5)
+    assert pair.a.hostports("gondor") == pair.b.hostports("gondor") == [f"{THERE}:7000"]
+    assert pair.a.catalogue.get("gondor") is None
+
+
 def test_a_service_that_moves_is_in_the_registry_until_that_shows_the_new_one(pair: Pair) -> None:
     pair.a.dealer().registered("gondor")
     pair.wait(0.1)

@@ -6,56 +6,24 @@ The file is longer than others: it has all tests of `broker.wires.dbp.sessions.l
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from itertools import count
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zope.interface import implementer
 
-from broker.core.interfaces import IWait
 from broker.core.model import BROKER, Auth, Change, Kind, Provider, Rights, Service
-from broker.core.registry import Registry
 from broker.wires.dbp.codec.listings import ERROR, MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
 from tests.examples import examples
 from tests.recording.farm import GRACE
 from tests.recording.logs import nothing_fails
-from tests.wires.recording import ElkoFarm, desc
+from tests.wires.recording import CountingRegistry, ElkoFarm, desc
 
 NOW = 1795246621.35
 RIGHTS = Rights(services=1_000_000)
-
-
-@implementer(IWait)
-class CountedWatch:
-    """A watch that is among ``watches`` until it is cancelled."""
-
-    def __init__(self, watch: IWait, watches: set[CountedWatch]) -> None:
-        self._watch = watch
-        self._watches = watches
-        watches.add(self)
-
-    def cancel(self) -> None:
-        self._watch.cancel()
-        self._watches.discard(self)
-
-
-class CountingRegistry(Registry):
-    """A registry that knows its watches, by the first kind of each."""
-
-    def __init__(self, farm: ElkoFarm) -> None:
-        super().__init__(farm.clock, count(1).__next__, farm.restored)
-        self.watches: dict[Kind, set[CountedWatch]] = {kind: set() for kind in Kind}
-
-    def watch(
-        self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind), own: bool = False
-    ) -> CountedWatch:
-        watch = super().watch(changed, kinds, own)
-        return CountedWatch(watch, self.watches[next(iter(kinds))])
 
 
 class Catalogue:

@@ -17,8 +17,6 @@ from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOUR
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
 
-pytestmark = pytest.mark.long
-
 BEAT = b" <3 %b Rohan" % TEXT
 BYE = b" </3 %b Rohan" % TEXT
 
@@ -93,12 +91,6 @@ def test_all_loopback_addresses_are_one_peer(farm: DbpFarm) -> None:
     assert farm.catalogue.get("Rohan") is None
 
 
-def test_names_are_told_apart_by_case(farm: DbpFarm) -> None:
-    farm.dealer().registered("Rohan", heartbeat=1)
-    farm.datagram(BYE.replace(b"Rohan", b"rohan"))
-    assert farm.catalogue.get("Rohan") is not None
-
-
 def test_without_the_check_anybody_may_speak_for_a_service() -> None:
     with nothing_fails():
         farm = trusting()
@@ -146,23 +138,6 @@ def test_a_heartbeat_of_a_service_from_elsewhere_is_answered_by_a_disconnect(far
     assert stranger.take() == [], "it did not become the service's connection"
 
 
-def test_an_update_from_another_address_is_denied(farm: DbpFarm) -> None:
-    farm.dealer().registered("Rohan", port=6000)
-    assert farm.dealer(ELSEWHERE).ask("UoU", T, {"name": "Rohan", "port": 7000})[0][0] == b"(O_O)"
-    assert farm.hostports("Rohan") == [f"{THERE}:6000"]
-    assert farm.dealer(THERE).ask("UoU", T, {"name": "Rohan", "port": 7000})[0][0] == b"u.u"
-    assert farm.hostports("Rohan") == [f"{THERE}:7000"]
-
-
-def test_a_name_under_contract_cannot_be_taken_from_another_address(farm: DbpFarm) -> None:
-    peer = farm.dealer().registered("Rohan", heartbeat=1)
-    assert farm.dealer(ELSEWHERE).register("Rohan", heartbeat=1)[0][0] == b"(O_O)"
-    assert peer.take() == []
-    assert farm.entry("Rohan").address == THERE
-    farm.wait(3.3)
-    farm.dealer(ELSEWHERE).registered("Rohan", heartbeat=1)
-
-
 def test_without_the_check_anybody_may_speak_over_the_router() -> None:
     with nothing_fails():
         farm = trusting()
@@ -194,6 +169,7 @@ def test_a_stranger_who_borrows_an_identity_is_another_connection(farm: DbpFarm)
 # who is flooded
 
 
+@pytest.mark.long
 def test_a_stranger_is_told_to_register_and_then_not_again_for_a_while(farm: DbpFarm) -> None:
     answers = []
     for _ in range(400):
@@ -204,6 +180,7 @@ def test_a_stranger_is_told_to_register_and_then_not_again_for_a_while(farm: Dbp
     assert farm.counted("dbp_refused.not-registered") == 400
 
 
+@pytest.mark.long
 def test_one_address_is_not_flooded_whatever_ports_datagrams_seem_to_come_from(farm: DbpFarm) -> None:
     for port in range(1_024, 6_024):
         farm.datagrams.receive(BEAT, (THERE, port))
@@ -287,6 +264,7 @@ def of_strangers(random: Random) -> bytes:
     return random.choice(kinds)
 
 
+@pytest.mark.long
 def test_nothing_that_datagrams_say_makes_anything_grow(farm: DbpFarm) -> None:
     farm.dealer().registered("Rohan", heartbeat=1)
     farm.datagram(BEAT)
@@ -310,6 +288,7 @@ def test_nothing_that_datagrams_say_makes_anything_grow(farm: DbpFarm) -> None:
 TICKS = 0.05
 
 
+@pytest.mark.long
 def test_heartbeats_of_a_registered_service_from_anywhere_make_nothing_grow() -> None:
     """Not where addresses are not checked either: a service's datagrams come from one place, the last."""
     with nothing_fails():
@@ -322,6 +301,7 @@ def test_heartbeats_of_a_registered_service_from_anywhere_make_nothing_grow() ->
         assert farm.catalogue.at((THERE, 7)) == []
 
 
+@pytest.mark.long
 def test_the_memory_of_a_flood_is_bounded(farm: DbpFarm) -> None:
     random = Random(6)
 
@@ -345,6 +325,7 @@ def test_the_memory_of_a_flood_is_bounded(farm: DbpFarm) -> None:
     assert first < 6_000_000
 
 
+@pytest.mark.long
 def test_registrations_and_good_byes_leave_only_what_is_bounded(farm: DbpFarm) -> None:
     before = sizes(farm)
     for number in range(12_000):
@@ -364,6 +345,7 @@ def test_registrations_and_good_byes_leave_only_what_is_bounded(farm: DbpFarm) -
 # connections
 
 
+@pytest.mark.long
 def test_of_connections_that_only_ask_nothing_is_kept(farm: DbpFarm) -> None:
     for _ in range(1_000):
         peer = farm.dealer()
@@ -376,6 +358,7 @@ def test_of_connections_that_only_ask_nothing_is_kept(farm: DbpFarm) -> None:
     assert sizes(farm)["connections"] == 0
 
 
+@pytest.mark.long
 def test_a_flood_of_bad_peers_takes_no_service_from_those_that_are_registered(farm: DbpFarm) -> None:
     services = [farm.dealer().registered(f"s{number}", heartbeat=1) for number in range(50)]
     for number in range(20_000):
@@ -390,6 +373,7 @@ def test_a_flood_of_bad_peers_takes_no_service_from_those_that_are_registered(fa
     assert farm.refusal_log.logged <= ADDRESSES
 
 
+@pytest.mark.long
 def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:
     peers: list[DbpPeer] = []
     for number in range(100):
@@ -406,6 +390,7 @@ def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:
     assert all(entry.connection is None for entry in farm.catalogue)
 
 
+@pytest.mark.long
 def test_a_connection_that_broke_the_rules_is_closed_and_the_next_one_is_served(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE, b"chosen")
     peer.send("o_O", T, "x")
@@ -415,6 +400,7 @@ def test_a_connection_that_broke_the_rules_is_closed_and_the_next_one_is_served(
     assert peer.find() == {}
 
 
+@pytest.mark.long
 def test_an_answer_is_sent_where_heartbeats_have_no_room(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
     peer.stop_reading()
@@ -429,6 +415,7 @@ def test_an_answer_is_sent_where_heartbeats_have_no_room(farm: DbpFarm) -> None:
     assert [frames[0] for frames in peer.take()] == [b"<3"]
 
 
+@pytest.mark.long
 def test_a_service_that_reads_no_answer_stays_while_it_beats(farm: DbpFarm) -> None:
     peer = farm.dealer(HERE).registered("Rohan", heartbeat=1)
     peer.stop_reading(answers=False)

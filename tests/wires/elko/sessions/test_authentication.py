@@ -177,7 +177,7 @@ def test_a_second_auth_for_the_same_role_closes(farm: ElkoFarm, first: str, seco
 
 @pytest.mark.parametrize("order", [("broker", "admin"), ("admin", "broker")])
 def test_one_connection_may_have_both_roles_and_the_last_label_counts(farm: ElkoFarm, order: tuple[str, str]) -> None:
-    client = farm.client("first", name=order[0])
+    client = farm.client("first", name=order[0], policy=Policy(log_debug=True))
     assert client.ask(order[1], "auth", label="second") == []
     [reply] = client.ask("admin", "loaddesc")
     assert reply["desc"] == [{"type": "loaddesc", "label": "second", "load": 0.0, "provider": 1}]
@@ -328,7 +328,7 @@ def test_the_text_of_an_auth_to_nobody_makes_sense(farm: ElkoFarm) -> None:
 # before auth, as the original has it
 
 
-TOLERANT = Policy(allow_before_auth=True)
+TOLERANT = Policy(allow_before_auth=True, log_debug=True)
 
 
 @pytest.fixture

@@ -5,15 +5,17 @@ The file is longer than others: it has the operations of one object, in the orde
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from typing import Any
 
 import pytest
 
 from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
-from broker.core.watches import MAX_WAITS
+from broker.core.watches import MAX_WAITS, PIECE
+from broker.wires.elko.sessions import broker_session
 from broker.wires.elko.sessions.authentication import Policy
-from broker.wires.elko.sessions.broker_session import MAX_PROBLEMS_SHOWN, MAX_WAIT, STANDING
+from broker.wires.elko.sessions.broker_session import IN_A_TURN, MAX_PROBLEMS_SHOWN, MAX_WAIT, STANDING
 from tests.access.memory import MemoryAccess
 from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, remembered, told
 
@@ -39,11 +41,12 @@ def test_ping_is_answered_in_the_name_that_it_used(farm: ElkoFarm, to: str) -> N
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
 def test_pong_and_debug_are_not_answered(farm: ElkoFarm, to: str) -> None:
-    client = farm.client("me")
-    assert client.ask(to, "pong", tag="x") == []
-    assert client.ask(to, "debug", msg="a line") == []
-    assert client.peer.debugs == [("me", "a line")]
-    assert client.peer.refusals == []
+    for policy, logged in ((Policy(), []), (Policy(log_debug=True), [("me", "a line")])):
+        client = farm.client("me", policy=policy)
+        assert client.ask(to, "pong", tag="x") == []
+        assert client.ask(to, "debug", msg="a line") == []
+        assert client.peer.debugs == logged
+        assert client.peer.refusals == []
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
@@ -180,13 +183,11 @@ def test_a_descriptor_without_service_costs_the_whole_offer(farm: ElkoFarm) -> N
     assert list(farm.registry.services()) == []
 
 
-def test_a_provider_id_costs_its_element_and_the_rest(farm: ElkoFarm) -> None:
+def test_the_provider_id_of_a_descriptor_that_was_found_is_ignored(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("a"), desc("b", provider=-1), desc("c", provider=7), desc("d"))
-    assert [service.name for service in farm.registry.services()] == ["a", "b"]
-    [diagnostic] = client.take()
-    assert (diagnostic["to"], diagnostic["op"]) == ("error", "debug")
-    assert "provider" in diagnostic["msg"]
+    assert [(service.name, service.provider) for service in farm.registry.services()] == [(name, 1) for name in "abcd"]
+    assert client.take() == []
 
 
 def test_wontserve_withdraws_all_protocols_of_the_own_services_only(farm: ElkoFarm) -> None:
@@ -202,7 +203,7 @@ def test_all_names_may_be_offered_by_default_but_the_brokers_own(farm: ElkoFarm)
     client = farm.client()
     client.offer(desc("director-provider"), desc("elkobroker.services"), desc("broker-admin"))
     assert [service.name for service in farm.registry.services()] == ["director-provider", "broker-admin"]
-    assert client.reasons == ["name-not-allowed"]
+    assert client.reasons == ["forbidden"]
 
 
 def test_names_that_the_listener_does_not_allow_are_left_out_and_named(farm: ElkoFarm) -> None:
@@ -268,17 +269,17 @@ def test_texts_at_their_limits_are_taken(farm: ElkoFarm) -> None:
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
 def test_many_of_one_name_come_in_the_order_of_their_offers_and_as_they_are_now(farm: ElkoFarm, count: int) -> None:
     client = farm.client()
-    client.offer(*(desc("bank", f"h:{number}", label="\u00e9\U0001f600") for number in range(count)))
+    client.offer(*(desc("bank", f"h:{number}", label="\u00e9\U0001f600") for number in range(1, count + 1)))
     client.say("broker", "find", service="bank")
     data = b"".join(client.peer.written)
     assert data.startswith(b'{"to":"broker","op":"find","desc":[{"type":"servicedesc","service":"bank"')
     assert max(data) < 0xF0, "characters that the original cannot read go out as escapes"
     [reply] = client.take()
-    descriptors = [told("bank", 1, f"h:{number}", label="\u00e9\U0001f600") for number in range(count)]
+    descriptors = [told("bank", 1, f"h:{number}", label="\u00e9\U0001f600") for number in range(1, count + 1)]
     assert reply == found(*descriptors)
     client.say("broker", "wontserve", services=["bank"])
-    client.offer(*(desc("bank", f"h:{number}") for number in range(count)))
-    assert client.find("bank") == [found(*(told("bank", 1, f"h:{number}") for number in range(count)))]
+    client.offer(*(desc("bank", f"h:{number}") for number in range(1, count + 1)))
+    assert client.find("bank") == [found(*(told("bank", 1, f"h:{number}") for number in range(1, count + 1)))]
 
 
 def test_one_who_may_see_secrets_does_not_show_them_to_the_next(farm: ElkoFarm) -> None:
@@ -522,6 +523,18 @@ def test_a_find_that_stands_takes_no_more_memory_than_is_counted(farm: ElkoFarm,
     assert after - before < 500 * STANDING
 
 
+def test_services_that_left_do_not_stay_in_the_cache_of_finds(farm: ElkoFarm) -> None:
+    finder = farm.client()
+    for number in range(300):
+        leaving = farm.client()
+        leaving.offer(desc("bank", f"h{number}:1"))
+        finder.find("bank")
+        leaving.say("broker", "disconnect")
+    farm.clock.advance(0)
+    held = [each for each in gc.get_objects() if isinstance(each, Service) and each.name == "bank"]
+    assert len(held) < 2 * PIECE, "the last changes alone"
+
+
 def test_a_limit_of_no_waits_allows_none(farm: ElkoFarm) -> None:
     finder = farm.client(policy=Policy(waits=0))
     [reply] = finder.find("bank", wait=-1)
@@ -598,11 +611,41 @@ def test_the_first_refused_services_of_an_offer_are_told(farm: ElkoFarm, refused
     client = farm.client(policy=Policy(rights=Rights(("good*",))))
     client.offer(desc("good"), *(desc(f"bad{number}") for number in range(refused)))
     text = client.take()[0]["msg"]
-    assert text.count("may not be offered") == MAX_PROBLEMS_SHOWN
-    assert text.endswith(more or "offered here")
+    assert text.count("has no right to offer") == MAX_PROBLEMS_SHOWN
+    assert text.endswith(more or "' here")
     assert [f"'bad{number}'" in text for number in range(MAX_PROBLEMS_SHOWN + 1)] == [True] * MAX_PROBLEMS_SHOWN + [
         False
     ]
+
+
+def test_a_long_offer_is_one_message_with_one_refusal(farm: ElkoFarm) -> None:
+    client = farm.client(policy=Policy(rights=Rights(("good*",))))
+    count = 3 * IN_A_TURN + 1
+    bad = {IN_A_TURN: "bad-1", 2 * IN_A_TURN + 1: "bad-2"}
+    names = [bad.get(number, f"good-{number}") for number in range(count)]
+    client.offer(*map(desc, names))
+    good = [name for name in names if name.startswith("good")]
+    assert [service.name for service in farm.registry.services() if service.provider] == good
+    assert [text["msg"] for text in client.take()] == [
+        "willserve: this peer has no right to offer 'bad-1' here; this peer has no right to offer 'bad-2' here"
+    ]
+    assert len(client.reasons) == 1
+    client.say("broker", "wontserve", services=names[1:])
+    assert [service.name for service in farm.registry.services() if service.provider] == good[:1]
+
+
+def test_an_offer_beside_many_watchers_is_handled_in_steps(farm: ElkoFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_session, "NOTICES_IN_A_TURN", 4)
+    watchers = [farm.admin() for _ in range(2)]
+    for watcher in watchers:
+        watcher.say("admin", "watch", services=True)
+    client = farm.client()
+    client.offer(*map(desc, "abcde"))
+    assert client.peer.steps == 3
+    client.say("broker", "wontserve", services=["a", "b", "c"])
+    assert client.peer.steps == 5
+    for watcher in watchers:
+        assert len([each for each in watcher.take() if each["op"] == "servicedesc"]) >= 8
 
 
 def fill_waits(farm: ElkoFarm) -> None:

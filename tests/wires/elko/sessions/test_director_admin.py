@@ -135,7 +135,10 @@ def test_one_administrator_may_watch_so_much_and_may_go_on_when_it_unwatches(far
     admin.say("admin", "watch", user="b")
     admin.take()
     [told] = admin.ask("admin", "watch", user="c")
-    assert told["msg"] == "watch: this peer watches 2 contexts and users, and may watch no more"
+    assert (
+        told["msg"]
+        == "watch: this peer watches 2 contexts and users, and may watch no more (director.listeners.limits.watches)"
+    )
     assert admin.reasons == [Reason.LIMIT.code]
     admin.say("admin", "unwatch", context="never-watched")
     assert admin.ask("admin", "watch", user="c")[0]["op"] == "debug"

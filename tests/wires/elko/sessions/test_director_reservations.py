@@ -45,7 +45,7 @@ def test_a_connection_over_its_limit_is_denied_and_counted_and_stays(farm: Direc
             "op": "reserve",
             "context": "context-a",
             "user": "user-3",
-            "deny": "too many reservations: this connection has 2 unused ones",
+            "deny": "too many reservations: this connection has 2 unused ones (director.listeners.limits.reservations)",
             "tag": "1",
         }
     assert server.take() == []
@@ -73,7 +73,7 @@ def test_a_user_over_the_limit_is_denied_and_counted(farm: DirectorFarm) -> None
     for context in ("context-a", "context-b"):
         reserve(client, context, user="user-joe")
     answer = reserve(client, "context-c", user="user-joe")
-    assert answer["deny"] == "too many reservations: this user has 2 unused ones"
+    assert answer["deny"] == "too many reservations: this user has 2 unused ones (director.user_reservations)"
     assert client.reasons == [Reason.LIMIT.code]
     assert "hostport" in reserve(farm.user(), "context-c", user="user-joe")
 

@@ -11,7 +11,6 @@ from broker.core.director.director_interfaces import DirectorSettings
 from broker.core.errors import Reason
 from tests.access.memory import MemoryAccess
 from tests.wires.elko.director_recording import DirectorFarm, opens, policy, reserve
-from tests.wires.recording import Client
 
 TOKEN = re.compile(r"[1-9][0-9]*")
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -283,18 +282,6 @@ def test_every_object_answers_a_ping(farm: DirectorFarm, to: str, name: str) -> 
     assert farm.user().ask(to, "ping") == [{"to": name, "op": "pong"}]
 
 
-def test_debug_is_logged_under_the_label(farm: DirectorFarm) -> None:
-    client = farm.user("joe")
-    assert client.ask("director", "debug", msg="hello") == []
-    assert client.peer.debugs == [("joe", "hello")]
-
-
-def test_disconnect_closes_without_an_answer(farm: DirectorFarm) -> None:
-    client = farm.user()
-    assert client.ask("director", "disconnect") == []
-    assert client.closed
-
-
 def test_all_roles_may_be_had_at_once_but_each_only_once(farm: DirectorFarm) -> None:
     client = farm.connect()
     for to in ("director", "session", "admin"):
@@ -317,14 +304,6 @@ def test_the_listener_says_which_roles_it_serves_and_lets_users_in(farm: Directo
     assert client.ask("provider", "auth", auth={"type": "auth", "mode": "password", "code": "figleaf"}) == []
     assert not client.closed
     assert client.peer.logins == 1
-
-
-def test_before_auth_a_tolerant_listener_behaves_as_the_original(farm: DirectorFarm) -> None:
-    client: Client = farm.connect(policy(allow_before_auth=True))
-    assert client.ask("director", "ping") == [{"to": "director", "op": "pong"}]
-    assert client.ask("nobody", "ping")[0]["msg"] == "there is no object 'nobody'"
-    assert client.ask("director", "reserve", protocol="tcp", context="c") == []
-    assert client.closed
 
 
 def test_too_many_servers_are_turned_away() -> None:

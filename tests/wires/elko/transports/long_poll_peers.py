@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from itertools import count
 from typing import Any
 
 from broker.net.http.request import RequestIds
 from broker.net.web_origins import Origins
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.transport_limits import TransportLimits
-from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
+from tests.wires.elko.transports.virtual_links import CarriedLink, Carrier, WordHub
 
 
-class Web:
+class Web(Carrier):
     """A listener of HTTP, whose answers are JSON in these tests."""
 
     def __init__(self, limits: TransportLimits | None = None, root: str = "/", origins: Iterable[str] = ()) -> None:
-        self.hub = WordHub(limits)
-        self.factory = LongPollFactory(self.hub.factory, self.hub.limits, root, Origins(origins), RequestIds("start"))
-        self._ports = count(4000)
-        self._links: list[CarriedLink] = []
-
-    def connect(self) -> CarriedLink:
-        link = CarriedLink(self.factory, port=next(self._ports))
-        self._links.append(link)
-        return link
+        hub = WordHub(limits)
+        super().__init__(hub, LongPollFactory(hub.factory, hub.limits, root, Origins(origins), RequestIds("start")))
 
     def start(self) -> Peer:
         """A session."""
         link = self.connect()
         return Peer(self, link, link.get("/connect")["sessionid"])
-
-    def quiet(self) -> None:
-        """Let all that is left end, and assert that nothing is."""
-        for link in self._links:
-            if link.protocol in self.factory.sockets.open:
-                link.lose()
-        self.hub.pass_seconds(60)
-        assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
-        assert (self.hub.factory.connections, self.hub.factory.memory.held) == (set(), 0)
-        assert self.hub.clock.getDelayedCalls() == []
 
 
 class Peer:

@@ -100,9 +100,9 @@ def test_a_body_in_chunks_is_counted_as_it_comes(web: Web) -> None:
     link.send(head)
     for _ in range(MAX_BODY // 65_536):
         link.send("10000\r\n", "x" * 65_536, "\r\n")
+        link.next_turn()
     assert web.hub.factory.memory.held == MAX_BODY
-    link.send("1\r\nx\r\n")
-    assert link.said().startswith("HTTP/1.1 413 ")
+    assert link.ask("1\r\nx\r\n").startswith("HTTP/1.1 413 ")
     assert web.hub.factory.memory.held == 0
 
 
@@ -229,7 +229,7 @@ def test_sessions_that_begin_too_often_are_refused() -> None:
     link = web.connect()
     link.request("/connect")
     [(status, text)] = link.responses()
-    assert (status, text) == (503, "this address connects too often: closing\n")
+    assert (status, text) == (503, "closing: this address connects too often (rate)\n")
     assert len(web.factory.sessions) == 2
     assert web.hub.refused(Reason.TOO_MANY_CONNECTIONS) == 1
 

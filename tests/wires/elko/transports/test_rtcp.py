@@ -6,7 +6,6 @@ The file is longer than others: it has all tests of `broker.wires.elko.transport
 from __future__ import annotations
 
 import re
-from itertools import count
 
 import pytest
 from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
@@ -24,22 +23,17 @@ from broker.wires.elko.transports.virtual_transport import ID_BITS
 from tests.net.holders import Holding, fill
 from tests.net.test_line_protocol_sockets import Server
 from tests.net.words import COST
-from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub, garbage
+from tests.wires.elko.transports.virtual_links import CarriedLink, Carrier, WordHub, garbage
 
 
-class Rtcp:
+class Rtcp(Carrier):
     """A listener of RTCP."""
 
-    def __init__(self, limits: TransportLimits | None = None, half_close: bool = True) -> None:
-        self.hub = WordHub(limits, half_close)
-        self.factory = RtcpFactory(self.hub.factory, self.hub.limits)
-        self._ports = count(4000)
-        self._links: list[CarriedLink] = []
+    quiet_after = 200
 
-    def connect(self) -> CarriedLink:
-        link = CarriedLink(self.factory, port=next(self._ports))
-        self._links.append(link)
-        return link
+    def __init__(self, limits: TransportLimits | None = None, half_close: bool = True) -> None:
+        hub = WordHub(limits, half_close)
+        super().__init__(hub, RtcpFactory(hub.factory, hub.limits))
 
     def ask(self, link: CarriedLink, text: str) -> str:
         """The answer to a text, in the next turn at the latest."""
@@ -53,16 +47,6 @@ class Rtcp:
         match = re.fullmatch(r"start (\d+)\n", link.ask("start\n"))
         assert match is not None
         return link, match[1]
-
-    def quiet(self) -> None:
-        """Let all that is left end, and assert that nothing is."""
-        for link in self._links:
-            if link.protocol in self.factory.sockets.open:
-                link.lose()
-        self.hub.pass_seconds(200)
-        assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
-        assert (self.hub.factory.connections, self.hub.factory.memory.held) == (set(), 0)
-        assert self.hub.clock.getDelayedCalls() == []
 
 
 @pytest.fixture

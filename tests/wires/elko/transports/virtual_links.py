@@ -9,6 +9,7 @@ import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import count
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -196,16 +197,43 @@ class CarriedLink(Link):
         return json.loads(text)
 
 
+class Carrier:
+    """A listener of a carrier of sessions, with its links."""
+
+    quiet_after = 60
+    """Seconds after the loss of all connections at which nothing is left."""
+
+    def __init__(self, hub: WordHub, factory: Any) -> None:
+        self.hub = hub
+        self.factory = factory
+        self._ports = count(4000)
+        self._links: list[CarriedLink] = []
+
+    def connect(self) -> CarriedLink:
+        link = CarriedLink(self.factory, port=next(self._ports))
+        self._links.append(link)
+        return link
+
+    def quiet(self) -> None:
+        """Let all that is left end, and assert that nothing is."""
+        for link in self._links:
+            if link.protocol in self.factory.sockets.open:
+                link.lose()
+        self.hub.pass_seconds(self.quiet_after)
+        assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
+        assert (self.hub.factory.connections, self.hub.factory.memory.held) == (set(), 0)
+        assert self.hub.clock.getDelayedCalls() == []
+
+
 def garbage(run: Callable[[], object], *types: type) -> list[type]:
     """The types of the objects made by ``run`` that only the garbage collector can free."""
-    gc.collect()
+    gc.freeze()  # the collection sees only the objects of this test
     gc.disable()
-    before = {id(each) for each in gc.get_objects() if isinstance(each, types)}
     try:
         run()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        return [type(each) for each in gc.garbage if isinstance(each, types) and id(each) not in before]
+        return [type(each) for each in gc.garbage if isinstance(each, types)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

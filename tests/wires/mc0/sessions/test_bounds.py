@@ -38,6 +38,7 @@ def sessions_kept(farm: Mc0Farm) -> int:
 
 @pytest.fixture
 def memory() -> Iterator[None]:
+    gc.freeze()  # collections see only the objects of this test
     tracemalloc.start()
     yield
     tracemalloc.stop()
@@ -58,9 +59,9 @@ def test_there_are_only_so_many_sessions() -> None:
     for peer in peers:
         assert peer.ask("NOOP|ID|n") == ["OK|ID|n"]
     late = farm.peer("late")
-    assert late.ask("CONNECT|ID|c|TTL|1000") == ["ERROR|MESSAGE|there are 3 sessions already|ID|c"]
-    assert late.ask("PING|ID|x") == ["ERROR|MESSAGE|there are 3 sessions already|ID|x"]
-    assert late.ask("NOOP|ID|x|odd") == ["ERROR|MESSAGE|there are 3 sessions already|ID|x"]
+    assert late.ask("CONNECT|ID|c|TTL|1000") == ["ERROR|MESSAGE|there are 3 sessions already (mc0.sessions)|ID|c"]
+    assert late.ask("PING|ID|x") == ["ERROR|MESSAGE|there are 3 sessions already (mc0.sessions)|ID|x"]
+    assert late.ask("NOOP|ID|x|odd") == ["ERROR|MESSAGE|there are 3 sessions already (mc0.sessions)|ID|x"]
     assert late.ask("NOOP") == []
     assert late.ask("PING") == []
     late.send(b"")
@@ -78,7 +79,7 @@ def test_fewer_sessions_than_there_are_end_none() -> None:
         peer.say("SUB||t")
     farm.use(sessions=1)
     assert farm.subscribers() == {b"t": 3}
-    assert farm.peer("late").ask("NOOP|ID|n") == ["ERROR|MESSAGE|there are 1 sessions already|ID|n"]
+    assert farm.peer("late").ask("NOOP|ID|n") == ["ERROR|MESSAGE|there are 1 sessions already (mc0.sessions)|ID|n"]
     farm.use(sessions=4)
     assert farm.peer("later").ask("NOOP|ID|n") == ["OK|ID|n"]
 
@@ -123,7 +124,7 @@ def test_a_session_has_only_so_many_subscriptions(line: str) -> None:
     peer.say("CONNECT|VERSION|0.3")
     assert peer.ask("SUB|ID|s||t0|t1|t2") == ["OK|ID|s"]
     assert peer.ask("SUB|ID|s||t1|t2|t0") == ["OK|ID|s"]
-    assert peer.ask(line) == ["ERROR|MESSAGE|may have 3 subscriptions, and no more|ID|s"]
+    assert peer.ask(line) == ["ERROR|MESSAGE|may have 3 subscriptions, and no more (mc0.subscriptions)|ID|s"]
     assert farm.subscribers() == {b"t0": 1, b"t1": 1, b"t2": 1}
     assert farm.counted("mc0_refused.limit") == 1
     peer.say("UNSUB||t0")
@@ -134,7 +135,9 @@ def test_a_sub_that_is_refused_for_the_limit_subscribes_to_nothing() -> None:
     farm = Mc0Farm(subscriptions=3)
     peer = farm.peer()
     peer.say("SUB||t0")
-    assert peer.ask("SUB|ID|s||t1|t2|t3") == ["ERROR|MESSAGE|may have 3 subscriptions, and no more|ID|s"]
+    assert peer.ask("SUB|ID|s||t1|t2|t3") == [
+        "ERROR|MESSAGE|may have 3 subscriptions, and no more (mc0.subscriptions)|ID|s"
+    ]
     assert farm.subscribers() == {b"t0": 1}
 
 
@@ -256,6 +259,6 @@ def test_clients_behind_proxies_give_way_when_there_are_too_many_sessions() -> N
     assert farm.counted("mc0_sessions.displaced") == 3
     others = [farm.peer(f"other {number}") for number in range(2)]
     assert [other.ask("NOOP|ID|1") for other in others] == [["OK|ID|1"]] * 2
-    assert farm.peer("last").ask("NOOP|ID|1") == ["ERROR|MESSAGE|there are 3 sessions already|ID|1"]
+    assert farm.peer("last").ask("NOOP|ID|1") == ["ERROR|MESSAGE|there are 3 sessions already (mc0.sessions)|ID|1"]
     proxy.drop()
     assert farm.counted("mc0_sessions.displaced") == 5

@@ -126,7 +126,10 @@ def test_a_peer_that_connects_again_and_is_slow_again_is_logged_again(
         ("CONNECT|ID|x|VERSION|0.2", "OK|ID|x"),
         ("PUT|ID|x|TOPIC|v||body", "OK|ID|x"),
         ("NOOP|ID|x", "OK|ID|x"),
-        ("PUT|ID|x|TOPIC|elkobroker.load", "ERROR|MESSAGE|may not publish on 'elkobroker.load'|ID|x"),
+        (
+            "PUT|ID|x|TOPIC|elkobroker.load",
+            "ERROR|MESSAGE|a peer without a user has no right to publish 'elkobroker.load' here|ID|x",
+        ),
         ("PING|ID|x", "ERROR|MESSAGE|Unknown command verb 'PING'|ID|x"),
     ],
 )
@@ -189,7 +192,7 @@ def test_a_session_that_is_refused_for_the_limit_is_told_also_where_messages_fin
     farm.peer("first").say("NOOP")
     late = farm.peer("late")
     late.stop_reading()
-    assert late.ask("NOOP|ID|n") == ["ERROR|MESSAGE|there are 1 sessions already|ID|n"]
+    assert late.ask("NOOP|ID|n") == ["ERROR|MESSAGE|there are 1 sessions already (mc0.sessions)|ID|n"]
 
 
 def test_disconnect_ends_the_session_also_of_a_peer_that_does_not_read(farm: Mc0Farm, slow: Mc0Peer) -> None:

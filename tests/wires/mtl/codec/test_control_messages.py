@@ -24,7 +24,6 @@ from broker.wires.mtl.codec.control_messages import (
     WriterRequest,
     decode,
 )
-from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
 PROTOCOL = {"name": "MTL", "version": 1}
 GOOD: dict[str, dict[str, object]] = {
@@ -215,13 +214,6 @@ def test_a_resource_that_no_short_string_can_name_is_answered(command: str, name
         assert invalid.text == "resources: a name must have 1 to 255 bytes, all of them printable"
 
 
-@pytest.mark.parametrize("window", [0, -1, -(2**70), "10", 1.5, [1], True])
-def test_a_window_has_room_for_one(window: object) -> None:
-    invalid = refused("Connection.Reader", {"resources": [], "window": window})
-    assert invalid.status is ReplyStatus.BAD_REQUEST
-    assert invalid.text.startswith("window: ")
-
-
 @pytest.mark.parametrize("digits", ["0", "2", "-1", "18446744073709551617", "1" * 5_000, "-" + "1" * 5_000])
 def test_another_version_is_answered_with_ours(digits: str) -> None:
     """A14, E08."""
@@ -313,35 +305,6 @@ def test_in_a_member_that_is_not_known_they_are_ignored(value: bytes) -> None:
 
 
 # Dropped requests
-
-
-@pytest.mark.parametrize("command", [*GOOD, "Unknown", "x" * 100])
-@pytest.mark.parametrize(
-    ("body", "fault"),
-    [
-        (b"", Fault.JSON),
-        (b" ", Fault.JSON),
-        (b"{", Fault.JSON),
-        (b"hello", Fault.JSON),
-        (b"{'profile':'test'}", Fault.JSON),
-        (b'{"profile":"test",}', Fault.JSON),
-        (b'{"profile":"test"}{}', Fault.JSON),
-        (b'{"x":NaN}', Fault.JSON),
-        (b'{"x":Infinity}', Fault.JSON),
-        (b'{"x":-Infinity}', Fault.JSON),
-        (b'\xef\xbb\xbf{"profile":"test"}', Fault.JSON),
-        (b"[" * 60_000, Fault.JSON),
-        (b'{"profile":"\xff"}', Fault.ENCODING),
-        (b'{"x":"\xed\xa0\x80"}', Fault.ENCODING),
-        ('{"profile":"test"}'.encode("utf-16"), Fault.ENCODING),
-        ('{"profile":"test"}'.encode("utf-32-le"), Fault.JSON),
-    ],
-)
-def test_what_is_not_json_is_dropped_whatever_the_command(command: str, body: bytes, fault: Fault) -> None:
-    """E02, E03, E04, E08."""
-    with pytest.raises(IllFormed) as caught:
-        decode(command.encode(), body)
-    assert caught.value.fault is fault
 
 
 # Replies

@@ -135,27 +135,6 @@ def test_a_body_of_content_is_passed_on(body: bytes) -> None:
 # Dropped commands
 
 
-@pytest.mark.parametrize("frames", [[], [b"\x08"], [b"\x08", b"", b""], [b"\x08"] * 200])
-def test_other_than_two_frames_are_no_command(frames: list[bytes]) -> None:
-    """X01."""
-    with pytest.raises(IllFormed) as caught:
-        parse(frames, Tails())
-    assert caught.value.fault is Fault.FRAMES
-
-
-def test_an_empty_header_is_no_command() -> None:
-    """X01."""
-    assert fault_of(b"") is Fault.EMPTY
-    assert fault_of(b"", BODY) is Fault.EMPTY
-
-
-@pytest.mark.parametrize("kind", [0, *range(10, 256)])
-def test_all_other_types_are_no_command(kind: int) -> None:
-    """X02."""
-    for header in [b"\x08", *HEADERS]:
-        assert fault_of(bytes([kind]) + header[1:]) is Fault.TYPE
-
-
 @pytest.mark.parametrize("header", HEADERS)
 def test_every_truncation_of_every_command_is_none(header: bytes) -> None:
     """X03."""
@@ -179,33 +158,12 @@ def test_bytes_behind_the_last_field_are_an_error(header: bytes, more: bytes) ->
         assert fault_of(header + more, b"200") is (Fault.TABLE_LENGTH if header[0] == 5 else Fault.LEFT_OVER)
 
 
-@pytest.mark.parametrize("flag", [2, 3, 0x31, 0x80, 0xFF])
-def test_a_boolean_is_0_or_1(flag: int) -> None:
-    """F03."""
-    wrong = bytes([flag])
-    assert fault_of(b"\6" + u64(1) + wrong) is Fault.BOOLEAN
-    assert fault_of(b"\7" + u64(1) + wrong + b"\0") is Fault.BOOLEAN
-    assert fault_of(b"\7" + u64(1) + b"\0" + wrong) is Fault.BOOLEAN
-
-
 WITH_STRINGS: list[Callable[[bytes], bytes]] = [
     lambda text: b"\1" + u64(1) + len(text).to_bytes(1) + text,
     lambda text: b"\3" + u64(1) + len(text).to_bytes(1) + text,
     lambda text: b"\4" + u64(1) + len(text).to_bytes(1) + text,
     lambda text: b"\5" + u64(1) + len(text).to_bytes(1) + text + EMPTY,
 ]
-
-NOT_PRINTABLE = [
-    b"\0", b"a\0", b"\n", b"a\tb", b"\x1f", b"\x7f", b"\x80", b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80",
-    "\x85".encode(), "\u2028".encode(), "\u200b".encode(), "\u202e".encode(),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", NOT_PRINTABLE)
-@pytest.mark.parametrize("header", WITH_STRINGS)
-def test_a_short_string_is_printable_utf_8(header: Callable[[bytes], bytes], text: bytes) -> None:
-    """F02."""
-    assert fault_of(header(text)) is Fault.STRING
 
 
 @pytest.mark.parametrize("text", ["", "a", " ", "a b", "é", "日本", "service/NAME", "x" * 255, "é" * 127])

@@ -33,7 +33,7 @@ class Member(QueueFarm):
         self.ownership = QueueOwnership(
             self.queues, recorder, Owners(self.claims, self.name), self.name, self.clock, immediately
         )
-        self.queue = QueueProfile(self.queues, self.data, self.clock, self.settings.config.window_bytes, self.ownership)
+        self.queue = QueueProfile(self.queues, self.data, self.clock, self.config.window_bytes, self.ownership)
 
     def prepared(self, side: Side, *resources: str) -> Any:
         """Prepare a lease as the control flow does. Returns None, or the refusal."""

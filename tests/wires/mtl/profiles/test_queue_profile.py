@@ -28,12 +28,12 @@ from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.data_messages import Response
 from broker.wires.mtl.codec.field_table import EMPTY, MAX_TABLE, Timestamp
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.data_clients import DataClient
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
-from tests.wires.mtl.flow_values import flow_values
 from tests.wires.mtl.profiles_recording import dismiss, put, refused, summon
 from tests.wires.mtl.queue_recording import Only, QueueFarm, answers, bodies, got
 
@@ -297,21 +297,6 @@ def test_a_duplicate_is_confirmed_and_not_queued() -> None:
 # readers
 
 
-def test_K04_a_confirm_settles_one_or_all_up_to_it(farm: QueueFarm) -> None:
-    writer, worker, next = farm.sender(), farm.worker(window=20), farm.worker(window=1)
-    dismiss(next, "q")
-    fill(writer, 20)
-    assert [content.sequence for content in got(worker)] == list(range(1, 21))
-    confirm(worker, 3)
-    confirm(worker, 10, multiple=True)
-    confirm(worker, 19, multiple=True)
-    farm.data.end(worker.reading, "test")
-    assert [content.body for content in summon(next, "q")] == numbers(20)
-    confirm(next, 1)
-    assert bodies(next) == []
-    assert farm.queue.counts()["mtl_queue.confirmed"] == 20
-
-
 def test_K05_what_is_rejected_with_recycle_is_sent_again_with_a_new_sequence_and_its_properties(
     farm: QueueFarm,
 ) -> None:
@@ -328,24 +313,6 @@ def test_K05_what_is_rejected_with_recycle_is_sent_again_with_a_new_sequence_and
         [again] = got(worker)
         assert (again.sequence, again.resource, again.body) == (count, "q", b"body")
         assert again.says == {**said, "redelivered": True, "delivery-count": count}
-
-
-def test_K05_it_goes_to_another_reader_at_once_if_one_has_room(farm: QueueFarm) -> None:
-    writer, one, two = farm.sender(), farm.worker(), farm.worker()
-    fill(writer, 4)
-    assert (bodies(one), bodies(two)) == (numbers(1, 3), numbers(2, 4))
-    reject(one, 2, multiple=True)
-    assert (bodies(one), bodies(two)) == ([], numbers(1, 3))
-
-
-def test_K06_what_is_rejected_without_recycle_is_not_sent_again_to_anybody(farm: QueueFarm) -> None:
-    writer, one, two = farm.sender(), farm.worker(), farm.worker()
-    fill(writer, 4)
-    for worker in (one, two):
-        assert len(bodies(worker)) == 2
-        reject(worker, 2, multiple=True, recycle=False)
-    farm.wait(2)
-    assert (bodies(one), bodies(two), bodies_of_all(farm)) == ([], [], [])
 
 
 def test_K06_it_is_dead_where_that_is_wanted() -> None:
@@ -370,55 +337,6 @@ def test_K06_it_is_dead_where_that_is_wanted() -> None:
     assert again.says == {**first.says, "redelivered": True, "delivery-count": 2}
 
 
-def test_K07_the_first_answer_counts(farm: QueueFarm) -> None:
-    writer, worker = farm.sender(), farm.worker(window=3)
-    fill(writer, 3)
-    confirm(worker, 1)
-    reject(worker, 1)
-    confirm(worker, 1)
-    reject(worker, 2, recycle=False)
-    confirm(worker, 2)
-    reject(worker, 2)
-    farm.wait(1)
-    assert bodies(worker) == numbers(1, 2, 3)
-    counts = farm.queue.counts()
-    assert (counts["mtl_queue.confirmed"], counts["mtl_queue.dead.rejected"], counts["mtl_queue.returned"]) == (1, 1, 0)
-    for sequence in (0, 4, 2**64 - 1):
-        confirm(worker, sequence, multiple=True)
-        reject(worker, sequence)
-    assert worker.take() == []
-    assert farm.queue.counts()["mtl_queue.confirmed"] == 1
-
-
-def test_K08_each_content_goes_to_one_reader_and_all_get_some(farm: QueueFarm) -> None:
-    writer = farm.sender()
-    workers = [farm.worker() for _ in range(3)]
-    fill(writer, 30)
-    taken = [bodies(worker) for worker in workers]
-    assert [len(each) for each in taken] == [10, 10, 10]
-    assert sorted(int(body) for each in taken for body in each) == list(range(1, 31))
-
-
-def test_K09_after_a_dismiss_the_unconfirmed_stay_until_they_are_answered_or_the_reader_dies(farm: QueueFarm) -> None:
-    writer, one, two = farm.sender(), farm.worker(), farm.worker(window=1)
-    dismiss(two, "q")
-    fill(writer, 4)
-    assert bodies(one) == numbers(1, 2, 3, 4)
-    dismiss(one, "q")
-    assert summon(two, "q") == []
-    writer.put(5, b"5", "q")
-    assert (bodies(one), bodies(two)) == ([], numbers(5))
-    confirm(one, 1)
-    reject(one, 3)  # it is given back
-    confirm(two, 1)
-    assert bodies(two) == numbers(3)
-    farm.data.end(one.reading, "test")
-    confirm(two, 2)
-    assert bodies(two) == numbers(2)
-    confirm(two, 3)
-    assert bodies(two) == numbers(4)
-
-
 def test_K09_all_can_be_given_back_after_a_dismiss(farm: QueueFarm) -> None:
     writer, one = farm.sender(), farm.worker()
     fill(writer, 3)
@@ -435,33 +353,8 @@ def farm_reader(farm: QueueFarm, *resources: str, **lease: Any) -> MtlPeer:
     return peer
 
 
-def test_K10_at_most_a_window_is_unconfirmed_and_each_confirm_makes_room(farm: QueueFarm) -> None:
-    writer, worker = farm.sender(), farm.worker(window=5)
-    fill(writer, 12)
-    assert bodies(worker) == numbers(1, 2, 3, 4, 5)
-    confirm(worker, 2)
-    assert bodies(worker) == numbers(6)
-    confirm(worker, 4, multiple=True)
-    assert bodies(worker) == numbers(7, 8, 9)
-    confirm(worker, 2)
-    assert bodies(worker) == []
-    reject(worker, 5, recycle=False)
-    assert bodies(worker) == numbers(10)
-
-
-def test_K10_the_window_is_for_all_queues_of_a_reader_together(farm: QueueFarm) -> None:
-    writer, worker = farm.sender("a", "b"), farm.worker("a", "b", window=2)
-    writer.put(1, b"a1", "a")
-    writer.put(2, b"b1", "b")
-    writer.put(3, b"a2", "a")
-    writer.put(4, b"b2", "b")
-    assert [(content.resource, content.body) for content in got(worker)] == [("a", b"a1"), ("b", b"b1")]
-    confirm(worker, 2, multiple=True)
-    assert [(content.resource, content.body) for content in got(worker)] == [("a", b"a2"), ("b", b"b2")]
-
-
 def test_K10_a_window_has_bytes_too() -> None:
-    farm = QueueFarm(mtl_settings=flow_values(window_bytes=10_000))
+    farm = QueueFarm(config=Mtl(window_bytes=10_000))
     writer, worker = farm.sender(), farm.worker()
     for number in range(1, 5):
         writer.put(number, bytes(6_000), "q")
@@ -471,20 +364,6 @@ def test_K10_a_window_has_bytes_too() -> None:
     writer.put(5, bytes(1_000_000), "q")
     confirm(worker, 3, multiple=True)
     assert [len(content.body) for content in got(worker)] == [6_000, 1_000_000]
-
-
-def test_K11_what_a_dead_reader_had_goes_to_another_in_its_order(farm: QueueFarm) -> None:
-    writer, one = farm.sender(), farm.worker(window=3)
-    fill(writer, 5)
-    assert bodies(one) == numbers(1, 2, 3)
-    two = farm_reader(farm, "q", window=10)
-    assert [content.body for content in summon(two, "q")] == numbers(4, 5)
-    one.drop()
-    farm.wait(farm.settings.patience + 1)
-    contents = [each for each in two.take() if isinstance(each, wire.Content)]
-    assert [content.body for content in contents] == numbers(1, 2, 3)
-    says = [field_table.decode(content.table) for content in contents]
-    assert [(each["redelivered"], each["delivery-count"]) for each in says] == [(True, 2)] * 3
 
 
 def test_a_reader_that_is_not_confirmed_is_given_each_content_once(farm: QueueFarm) -> None:
@@ -573,15 +452,6 @@ def test_a_reader_whose_answers_wait_is_sent_contents_after_them(farm: QueueFarm
 # properties
 
 
-def test_properties_of_the_broker_cannot_be_said_by_a_writer(farm: QueueFarm) -> None:
-    named, unnamed, worker = farm.sender(), farm.sender(principal=farm.principal("")), farm.worker()
-    said: dict[str, Any] = {"user_id": "root", "redelivered": True, "delivery_count": 99, "death_reason": "x", "a": 1}
-    put(named, 1, "q", b"", **said)
-    put(unnamed, 1, "q", b"", **said)
-    expected = {"a": 1, "redelivered": False, "delivery-count": 1}
-    assert [content.says for content in got(worker)] == [expected | {"user-id": "ann"}, expected]
-
-
 def test_properties_of_all_types_are_kept(farm: QueueFarm) -> None:
     writer, worker = farm.sender(), farm.worker()
     said: dict[str, Any] = {"t": Timestamp(5), "list": [1, None, b"x"], "table": {"user-id": "kept"}, "f": 1.5}
@@ -620,6 +490,26 @@ def test_a_content_has_its_time_in_milliseconds(farm: QueueFarm, ttl: float) -> 
     assert [(content.body, content.says["ttl"]) for content in contents] == [(b"long", 60_000)]
 
 
+@pytest.mark.parametrize("said", ["delay", "deliver-at"])
+def test_a_content_may_be_delayed(farm: QueueFarm, said: str) -> None:
+    due = 2_000 if said == "delay" else (farm.clock.seconds() + 2) * 1000
+    writer, reader = farm.sender(), farm_reader(farm, "q")
+    put(writer, 1, "q", b"late", **{said: due})
+    put(writer, 2, "q", b"now")
+    assert [content.body for content in summon(reader, "q")] == [b"now"]
+    at = round((farm.clock.seconds() + 2) * 1000)
+    farm.wait(2.5)
+    [content] = got(reader)
+    assert (content.body, content.says["deliver-at"], "delay" in content.says) == (b"late", at, False)
+
+
+@pytest.mark.parametrize("said", ["delay", "deliver-at"])
+@pytest.mark.parametrize("due", [-1, True, "50", None, float("nan"), float("inf"), 2**62, [50]])
+def test_what_is_no_delay_is_none(farm: QueueFarm, said: str, due: Any) -> None:
+    put(farm.sender(), 1, "q", b"1", **{said: due})
+    assert [content.body for content in summon(farm_reader(farm, "q"), "q")] == [b"1"]
+
+
 @pytest.mark.parametrize("ttl", [-1, True, "50", None, float("nan"), float("inf"), 2**62, [50]])
 def test_what_is_no_time_is_none(farm: QueueFarm, ttl: Any) -> None:
     writer = farm.sender()
@@ -643,13 +533,6 @@ def test_contents_with_many_different_properties_are_each_sent_with_their_own(fa
         put(writer, number, "q", b"", n=number % (MOST_PREPARED + 3))
     assert [content.says["n"] for content in got(worker)] == [n % (MOST_PREPARED + 3) for n in range(1, count + 1)]
     assert len(writer.writing.place.prepared) <= MOST_PREPARED
-
-
-def test_W03_a_content_without_a_name_is_for_the_only_queue_of_its_lease_and_is_sent_with_it(farm: QueueFarm) -> None:
-    writer, worker = farm.sender(), farm.worker()
-    writer.put(1, b"1", "")
-    writer.put(2, b"2", "q")
-    assert [(content.resource, content.body) for content in got(worker)] == [("q", b"1"), ("q", b"2")]
 
 
 # Rights
@@ -680,15 +563,6 @@ def test_a_name_must_leave_room_for_that_of_its_dead(farm: QueueFarm) -> None:
         with pytest.raises(Refusal) as caught:
             farm.queue.check(somebody, Side.READER, name)
         assert caught.value.reason is Reason.PARAMETER
-
-
-def test_each_virtual_host_is_for_itself(farm: QueueFarm) -> None:
-    here, there = ({"principal": farm.principal("ann", host)} for host in ("/here", "/there"))
-    worker, writer = farm.worker(**here), farm.sender(**there)
-    fill(writer, 1)
-    assert bodies(worker) == []
-    fill(farm.sender(**here), 2)
-    assert bodies(worker) == numbers(1, 2)
 
 
 def test_when_there_are_too_many_queues_writers_wait_and_readers_are_ended(
@@ -765,16 +639,6 @@ def test_a_content_without_properties_gets_those_of_the_broker(farm: QueueFarm) 
     writer, worker = farm.sender(principal=farm.principal("")), farm.worker()
     writer.put(1, b"1", "q", EMPTY)
     assert got(worker)[0].says == {"redelivered": False, "delivery-count": 1}
-
-
-def test_the_first_reader_of_a_single_queue_gets_all_until_it_is_gone() -> None:
-    farm = QueueFarm(QueueSettings(single=True))
-    writer, one, two = farm.sender(), farm.worker(), farm.worker()
-    fill(writer, 4)
-    assert (bodies(one), bodies(two)) == (numbers(1, 2, 3, 4), [])
-    one.drop()
-    farm.wait(30)
-    assert [each.body for each in two.take() if isinstance(each, wire.Content)] == numbers(1, 2, 3, 4)
 
 
 # outside of a quantum, where life time has not gone on by itself

@@ -20,9 +20,7 @@ from broker.wires.mtl.profiles.flow_provider import MAX_BODY
 from broker.wires.mtl.profiles.registry_profile import RegistryBounds
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, GrantedPermissions, Principal, Side
 from tests.recording.logs import nothing_fails
-from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.mtl.data_recording import MtlPeer
-from tests.wires.mtl.flow_values import FlowValues
 from tests.wires.mtl.profiles_recording import (
     Bounds,
     Got,
@@ -46,10 +44,10 @@ ADDRESS = "192.0.2.7"
 class RegistryFarm:
     """MTL and Elko over one registry."""
 
-    def __init__(self, settings: FlowValues | None = None, **bounds: int) -> None:
+    def __init__(self, **bounds: int) -> None:
         self.elko = ElkoFarm()
         self.core = self.elko.registry
-        self.mtl = ProfilesFarm(registry=self.core, settings=settings, bounds=Bounds(registry=RegistryBounds(**bounds)))
+        self.mtl = ProfilesFarm(registry=self.core, bounds=Bounds(registry=RegistryBounds(**bounds)))
         self.profile = self.mtl.registry
 
     def reader(self, *resources: str) -> MtlPeer:
@@ -699,50 +697,6 @@ def test_users_read_write_and_offer_what_they_may(farm: RegistryFarm) -> None:
 
 
 # other wires
-
-
-def test_register_by_dbp_find_by_elko_watch_by_mtl(farm: RegistryFarm) -> None:
-    dbp = DbpFarm(clock=farm.elko.clock, registry=farm.core)
-    reader, client = farm.watching("services"), farm.elko.client()
-    node = dbp.dealer().registered("camera", ip="192.0.2.9", port=5000, heartbeat=1)
-    [up] = got(reader)
-    one = up.says["provider"]
-    assert brief([up]) == [("up", "camera", one, "192.0.2.9:5000")]
-    assert client.find("camera")[0]["desc"] == [up.json]
-    watching = farm.watching("load/camera")
-    assert node.ask("UoU", T, {"name": "camera", "load": 0.5})
-    assert ("load", one, 0.5) in loads(got(watching))
-    node.close()
-    dbp.wait(4)
-    assert got(reader)[-1].event == "down"
-    assert client.find("camera") == [nothing("camera")]
-
-
-def test_register_by_elko_watch_by_mtl(farm: RegistryFarm) -> None:
-    reader, load, provider = farm.watching("service/bank"), farm.watching("load"), farm.elko.client("elko")
-    provider.offer(desc("bank", "h:1", auth={"type": "auth", "mode": "password", "code": "sesame"}))
-    provider.say("client", "load", factor=0.4)
-    [up] = got(reader)
-    assert up.json == told("bank", up.says["provider"])
-    assert loads(got(load)) == [("load", up.says["provider"], 0.0), ("load", up.says["provider"], 0.4)]
-    provider.drop()
-    assert [each.event for each in got(reader)] == ["down"]
-    assert [each.event for each in got(load)] == ["down"]
-
-
-def test_register_by_mtl_wait_by_elko_list_by_dbp(farm: RegistryFarm) -> None:
-    dbp = DbpFarm(clock=farm.elko.clock, registry=farm.core)
-    client, admin = farm.elko.client(), farm.elko.admin()
-    assert client.find("bank", wait=5) == []
-    admin.ask("admin", "watch", services=True)
-    writer = farm.writer()
-    put(writer, 1, "service/bank", desc("bank", "192.0.2.5:80"), type="offer")
-    assert [each["hostport"] for each in client.take()[0]["desc"]] == ["192.0.2.5:80"]
-    assert [each["on"] for each in admin.take()] == [True]
-    assert dbp.dealer().find("bank")["bank"]["port"] == 80
-    put(writer, 2, "load", {"load": 0.25})
-    [answer] = admin.ask("admin", "loaddesc", service="bank")
-    assert [each["load"] for each in answer["desc"]] == [0.25]
 
 
 def test_a_restart_begins_a_new_snapshot(farm: RegistryFarm) -> None:

@@ -13,7 +13,7 @@ from broker.core.model import Rights, Service
 from broker.core.watches import FULL_RING
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
-from broker.wires.mtl.profiles.entries import MAX_POSITION
+from broker.wires.mtl.profiles.entries import MAX_SUMMON
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, as_got, summon
 
@@ -134,7 +134,7 @@ def test_a_reader_that_missed_nothing_gets_nothing_but_synced(farm: Farm, resour
         field_table.encode({"epoch": "1", "revision": 1}),
         field_table.encode({"epoch": True, "revision": True}),
         field_table.encode({"epoch": 2**60, "revision": 0}),
-        bytes(MAX_POSITION + 1),
+        bytes(MAX_SUMMON + 1),
     ],
 )
 def test_a_body_that_names_no_position_brings_a_snapshot(farm: Farm, body: bytes) -> None:

@@ -19,14 +19,14 @@ from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Provider, Rights
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles import service_profile
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from tests.examples import examples
 from tests.recording.logs import nothing_fails
-from tests.wires.mtl.data_recording import MtlPeer
-from tests.wires.mtl.flow_values import FlowValues, flow_values
+from tests.wires.mtl.data_recording import DEFAULTS, MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,
     Bounds,
@@ -51,12 +51,12 @@ ADDRESS = "192.0.2.7"
 class ServiceFarm:
     """MTL, and Elko over the same registry."""
 
-    def __init__(self, settings: FlowValues | None = None, **bounds: int) -> None:
+    def __init__(self, config: Mtl = DEFAULTS, **bounds: int) -> None:
         self.elko = ElkoFarm()
         self.core = self.elko.registry
         self.mtl = ProfilesFarm(
             registry=self.core,
-            settings=settings or flow_values(leases=1_000),
+            config=config,
             bounds=Bounds(service=ServiceBounds(**bounds)),
         )
         self.profile = self.mtl.service
@@ -1034,7 +1034,7 @@ class _Play:
 
     def __init__(self) -> None:
         # Nobody here answers Pings.
-        self.farm = ServiceFarm(flow_values(heartbeat=10_000, leases=1_000))
+        self.farm = ServiceFarm(Mtl(heartbeat=10_000))
         self.caller = self.farm.caller()
         self.workers: list[tuple[MtlPeer, int, dict[int, Got]]] = []
         """With their windows, and what they have."""
@@ -1160,7 +1160,7 @@ class OfOthers:
 )
 def test_a_caller_is_sent_to_the_broker_of_the_workers(broker: str, where: dict[str, str]) -> None:
     there, here = ServiceFarm(), ServiceFarm()
-    here.mtl = ProfilesFarm(registry=OfOthers(there.core, broker), settings=flow_values(leases=1_000))  # type: ignore[arg-type]
+    here.mtl = ProfilesFarm(registry=OfOthers(there.core, broker))  # type: ignore[arg-type]
     here.profile = here.mtl.service
     there.worker("bank")
     caller = here.caller()
@@ -1183,7 +1183,7 @@ def test_a_caller_is_sent_to_the_broker_of_the_workers(broker: str, where: dict[
 
 def test_a_caller_with_confirmation_gets_a_reject_with_recycle() -> None:
     there, here = ServiceFarm(), ServiceFarm()
-    here.mtl = ProfilesFarm(registry=OfOthers(there.core, "broker-b"), settings=flow_values(leases=1_000))  # type: ignore[arg-type]
+    here.mtl = ProfilesFarm(registry=OfOthers(there.core, "broker-b"))  # type: ignore[arg-type]
     here.profile = here.mtl.service
     there.worker("bank")
     peer = here.mtl.writer("service/bank", profile=here.profile, confirm=ConfirmMode.FULL)
@@ -1193,7 +1193,7 @@ def test_a_caller_with_confirmation_gets_a_reject_with_recycle() -> None:
 
 def test_own_workers_are_preferred_to_those_of_other_brokers() -> None:
     here = ServiceFarm()
-    here.mtl = ProfilesFarm(registry=OfOthers(here.core, "broker-b"), settings=flow_values(leases=1_000))  # type: ignore[arg-type]
+    here.mtl = ProfilesFarm(registry=OfOthers(here.core, "broker-b"))  # type: ignore[arg-type]
     here.profile = here.mtl.service
     here.worker("bank")
     here.caller().asked("bank")

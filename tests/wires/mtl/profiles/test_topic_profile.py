@@ -10,20 +10,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import pytest
 
 from broker.core.errors import Reason, Refusal
+from broker.core.last_values import LastValuesBounds
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Rights, Service
 from broker.core.topics import Topics, TopicsBounds
 from broker.wires.mc0.codec.mc0_messages import MAX_HEADERS
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
-from broker.wires.mtl.profiles.topic_profile import RetainedBounds, TopicBounds
+from broker.wires.mtl.profiles import topic_profile
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     OTHER,
-    Bounds,
     Got,
     Permits,
     ProfilesFarm,
@@ -36,15 +36,16 @@ from tests.wires.mtl.profiles_recording import (
     summon,
 )
 
-BOUNDS, ALL_TOPICS = TopicBounds(), TopicsBounds()
+BOUNDS = TopicsBounds()
 
 
 class TopicFarm:
     """MTL and mc0 over the same topics."""
 
-    def __init__(self, bounds: TopicBounds = BOUNDS, topics: TopicsBounds = ALL_TOPICS) -> None:
-        self.mc0 = Mc0Farm(topics=topics)
-        self.mtl = ProfilesFarm(topics=self.mc0.topics, bounds=Bounds(topic=bounds))
+    def __init__(self, bounds: TopicsBounds = BOUNDS) -> None:
+        self.mc0 = Mc0Farm(topics=bounds)
+        self.mtl = ProfilesFarm(topics=self.mc0.topics)
+        self.mtl.memory = self.mc0.memory
 
     def reader(self, *topics: str, principal: Principal | None = None) -> MtlPeer:
         """A reader that has summoned these topics."""
@@ -97,49 +98,11 @@ def test_a_content_goes_to_all_who_have_summoned_its_topic_and_to_nobody_else(fa
     assert writer.take() == []
 
 
-def test_what_a_client_publishes_comes_back_to_it(farm: TopicFarm) -> None:
-    peer = farm.reader("a")
-    peer.lease(farm.mtl.lease(Side.WRITER, "a", profile=farm.mtl.topic))
-    put(peer, 1, "", b"mine")
-    assert got(peer) == [Got("a", {}, b"mine", 1)]
-
-
-def test_each_writer_is_heard_in_its_order(farm: TopicFarm) -> None:
-    reader, writers = farm.reader("a"), [farm.writer() for _ in range(3)]
-    for number in range(50):
-        for name, writer in enumerate(writers):
-            put(writer, number, "a", b"%d %d" % (name, number))
-    said = [body.split() for body in bodies(reader)]
-    assert len(said) == 150
-    for writer_name in (b"0", b"1", b"2"):
-        assert [int(number) for each, number in said if each == writer_name] == list(range(50))
-
-
-def test_nothing_goes_out_after_a_dismiss_and_a_summon_begins_again(farm: TopicFarm) -> None:
-    reader, writer = farm.reader("a", "b"), farm.writer()
-    dismiss(reader, "a")
-    put(writer, 1, "a", b"lost")
-    put(writer, 2, "b", b"kept")
-    assert bodies(reader) == [b"kept"]
-    assert summon(reader, "a") == []
-    put(writer, 3, "a", b"again")
-    assert bodies(reader) == [b"again"]
-
-
 def test_names_are_exact(farm: TopicFarm) -> None:
     reader, writer = farm.reader("a", "é"), farm.writer()
     for number, name in enumerate(("A", "a ", "aa", "é", "e\u0301"), 1):
         put(writer, number, name)
     assert [content.resource for content in got(reader)] == ["é"]
-
-
-def test_a_confirmed_writer_hears_of_each_content_also_where_nobody_reads(farm: TopicFarm) -> None:
-    reader, writer = farm.reader("a"), farm.writer(confirm=ConfirmMode.FULL)
-    put(writer, 5, "a", b"x")
-    put(writer, 6, "nobody", b"x")
-    assert writer.take() == confirmed(5, 6)
-    assert bodies(reader) == [b"x"]
-    assert farm.mtl.counted("mtl_topics.published") == 2
 
 
 def test_readers_confirm_nothing(farm: TopicFarm) -> None:
@@ -180,7 +143,7 @@ def test_readers_that_vanish_are_subscribed_to_nothing(farm: TopicFarm) -> None:
 
 
 def test_who_finds_the_table_of_topics_full_is_ended(bounded: Callable[..., TopicFarm]) -> None:
-    farm = bounded(topics=TopicsBounds(subscriptions=1))
+    farm = bounded(TopicsBounds(subscriptions=1))
     reader = farm.reader("a")
     assert reader.ask(*wire.summon(7, "a")) == [wire.Response(7, b"400")]
     peer = farm.mtl.reader(profile=farm.mtl.topic)
@@ -191,16 +154,6 @@ def test_who_finds_the_table_of_topics_full_is_ended(bounded: Callable[..., Topi
 
 
 # who is who
-
-
-def test_the_broker_says_who_wrote_it_and_nobody_else_can(farm: TopicFarm) -> None:
-    reader = farm.reader("a")
-    named, nameless = farm.writer(principal=farm.mtl.principal("ann")), farm.writer()
-    for number, writer in enumerate((named, nameless), 1):
-        put(writer, number, "a", b"", user_id="bob", retained=True, type="t")
-        put(writer, number, "a", b"", type="t")
-    said = [dict(content.says) for content in got(reader)]
-    assert said == [{"type": "t", "user-id": "ann"}] * 2 + [{"type": "t"}] * 2
 
 
 def test_the_same_properties_of_two_users_are_told_apart(farm: TopicFarm) -> None:
@@ -228,33 +181,7 @@ def test_rights_are_asked_for_and_the_brokers_own_topics_are_for_reading(farm: T
         assert caught.value.reason is Reason.FORBIDDEN
 
 
-def test_virtual_hosts_have_nothing_to_do_with_each_other(farm: TopicFarm) -> None:
-    there = farm.mtl.principal(host=OTHER)
-    readers, listener = [farm.reader("a"), farm.reader("a", principal=there)], farm.listener("a")
-    put(farm.writer(principal=there), 1, "a", b"there", retain=True)
-    assert [bodies(reader) for reader in readers] == [[], [b"there"]]
-    assert listener.take() == []
-    listener.say("PUT|TOPIC|a||here")
-    assert [bodies(reader) for reader in readers] == [[b"here"], []]
-    late = farm.mtl.reader(profile=farm.mtl.topic)
-    assert summon(late, "a") == []
-    late = farm.mtl.reader(profile=farm.mtl.topic, principal=there)
-    assert [content.body for content in summon(late, "a")] == [b"there"]
-
-
 # mc0
-
-
-def test_a_put_of_mc0_reaches_readers_of_mtl(farm: TopicFarm) -> None:
-    reader, peer = farm.reader("mcollective reply"), farm.mc0.peer("sender")
-    assert peer.ask("PUT|ID|1|TOPIC|mcollective reply|X-REPLY-TO|me|OTHER|lost||body") == ["OK|ID|1"]
-    assert got(reader) == [Got("mcollective reply", {"X-REPLY-TO": "me"}, b"body", 1)]
-
-
-def test_a_content_of_mtl_reaches_subscribers_of_mc0(farm: TopicFarm) -> None:
-    listener, writer = farm.listener("a"), farm.writer(principal=farm.mtl.principal("ann"))
-    put(writer, 1, "a", b"body", X_REPLY_TO="me", type="lost", X_COUNT=3)
-    assert listener.take() == ["MESSAGE|TOPIC|a|X-REPLY-TO|me|X-COUNT|3||body"]
 
 
 def test_headers_of_mc0_come_back_to_mc0_as_they_were(farm: TopicFarm) -> None:
@@ -390,6 +317,45 @@ def test_an_empty_body_takes_the_last_value_away(farm: TopicFarm) -> None:
     assert farm.mtl.counted("mtl_topics.retained-bytes") == 0
 
 
+def test_the_last_value_of_a_topic_goes_to_later_subscribers_of_each_wire(farm: TopicFarm) -> None:
+    writer = farm.writer()
+    put(writer, 1, "a", b"kept", retain=True, **{"X-Unit": "m"})
+    listener = farm.mc0.peer("later")
+    assert listener.ask("SUB|ID|s||a|b") == ["OK|ID|s", "MESSAGE|TOPIC|a|X-Unit|m||kept"]
+    assert listener.ask("SUB|ID|t||a") == ["OK|ID|t"]  # it is subscribed already
+
+
+def test_a_last_value_cache_keeps_the_newest_message_of_every_topic(farm: TopicFarm) -> None:
+    farm.mc0.topics.last_values.every = True
+    farm.mc0.peer("publisher").say("PUT|TOPIC|a|X-Unit|m||one|two")
+    farm.mc0.topics.publish(b"elkobroker.services", (), (b"the broker's own",))
+    [content] = summon(farm.mtl.reader(profile=farm.mtl.topic), "a")
+    assert (content.body, content.says) == (b"onetwo", {"X-Unit": "m", "retained": True})
+    assert farm.mc0.peer("later").ask("SUB|ID|s||a|elkobroker.services") == [
+        "OK|ID|s",
+        "MESSAGE|TOPIC|a|X-Unit|m||one|two",
+    ]
+    put(farm.writer(), 1, "a", b"newer")
+    [content] = summon(farm.mtl.reader(profile=farm.mtl.topic), "a")
+    assert (content.body, content.says) == (b"newer", {"retained": True})
+
+
+def test_a_cached_value_gives_way_to_others_and_a_retained_one_does_not(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded(TopicsBounds(last=LastValuesBounds(values=2, bytes=10_000)))
+    topics, writer = farm.mc0.topics, farm.writer(confirm=ConfirmMode.FULL)
+    topics.last_values.every = True
+    put(writer, 1, "retained", b"x", retain=True)
+    for topic in (b"a", b"b"):
+        topics.publish(topic, (), (b"x",))
+    assert [topics.last(topic) is not None for topic in (b"retained", b"a", b"b")] == [True, False, True]
+    put(writer, 2, "c", b"y", retain=True)
+    assert [topics.last(topic) is not None for topic in (b"retained", b"b", b"c")] == [True, False, True]
+    topics.publish(b"c", (), (b"x" * 20_000,))
+    assert topics.last(b"c") is None  # an outdated value is worse than none
+    assert farm.mtl.counted("mtl_topics.evicted") == 3
+    assert writer.take() == confirmed(1, 2)
+
+
 def test_a_second_summon_brings_the_last_value_again(farm: TopicFarm) -> None:
     reader, writer = farm.reader("a"), farm.writer()
     put(writer, 1, "a", b"kept", retain=True)
@@ -401,7 +367,7 @@ def test_a_second_summon_brings_the_last_value_again(farm: TopicFarm) -> None:
 def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
     bounded: Callable[..., TopicFarm],
 ) -> None:
-    farm = bounded(TopicBounds(RetainedBounds(values=2)))
+    farm = bounded(TopicsBounds(last=LastValuesBounds(values=2)))
     reader, writer = farm.reader("c"), farm.writer(confirm=ConfirmMode.FULL)
     for number, topic in enumerate("abc", 1):
         put(writer, number, topic, b"x", retain=True)
@@ -419,22 +385,22 @@ def test_what_cannot_be_kept_is_refused_for_now_and_sent_to_nobody(
 
 
 def test_the_bytes_of_last_values_are_bounded(bounded: Callable[..., TopicFarm]) -> None:
-    farm = bounded(TopicBounds(RetainedBounds(bytes=1_000)))
+    farm = bounded(TopicsBounds(last=LastValuesBounds(bytes=10_000)))
     writer = farm.writer(confirm=ConfirmMode.FULL)
-    put(writer, 1, "a", b"x" * 600, retain=True)
-    put(writer, 2, "b", b"x" * 600, retain=True)
-    put(writer, 3, "a", b"x" * 900, retain=True)
+    put(writer, 1, "a", b"x" * 6_000, retain=True)
+    put(writer, 2, "b", b"x" * 6_000, retain=True)
+    put(writer, 3, "a", b"x" * 8_800, retain=True)
     assert writer.take() == [*confirmed(1), *rejected(2, recycle=True), *confirmed(3)]
-    assert 900 < farm.mtl.counted("mtl_topics.retained-bytes") <= 1_000
-    put(writer, 4, "a", b"x" * 990, retain=True)
+    assert 9_800 < farm.mtl.counted("mtl_topics.retained-bytes") <= 10_000
+    put(writer, 4, "a", b"x" * 9_000, retain=True)
     assert writer.take() == rejected(4, recycle=True)
     [content] = summon(farm.mtl.reader(profile=farm.mtl.topic), "a")
-    assert content.body == b"x" * 900
+    assert content.body == b"x" * 8_800
 
 
 def test_a_stranger_has_last_values_up_to_the_limit_of_its_address(bounded: Callable[..., TopicFarm]) -> None:
     farm = bounded()
-    farm.mtl.memory.limits = MemoryLimits(address=2 * 1_500)
+    farm.mtl.memory.limits = MemoryLimits(address=2 * 2_600)
     stranger, ann = farm.writer(confirm=ConfirmMode.FULL), farm.writer(principal=farm.mtl.principal("ann"))
     put(ann, 1, "of ann", b"x" * 5_000, retain=True)
     put(stranger, 1, "a", b"x" * 1_000, retain=True)
@@ -517,8 +483,8 @@ def test_who_is_gone_is_owed_nothing(farm: TopicFarm) -> None:
 # bounds
 
 
-def test_the_memory_of_properties_is_bounded(bounded: Callable[..., TopicFarm]) -> None:
-    farm = bounded(TopicBounds(known=3))
+def test_the_memory_of_properties_is_bounded(farm: TopicFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_profile, "MAX_KNOWN", 3)
     reader, writer = farm.reader("a"), farm.writer()
     for number in range(20):
         put(writer, number, "a", b"", type=str(number % 7), long="x" * (number % 2) * 600)

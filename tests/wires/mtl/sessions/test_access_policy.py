@@ -22,9 +22,6 @@ RIGHTS = [
     Right(("guest",), ("login",)),
 ]
 
-FREE = AccessPolicy(("/",), "/", AnonymousAccess()).allowed("", "/")
-"""The permissions of everybody without a users file."""
-
 R, W = Side.READER, Side.WRITER
 
 

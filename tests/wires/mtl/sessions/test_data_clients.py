@@ -20,14 +20,15 @@ from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.data_messages import Ping, Pong, Response
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.topic_profile import RESOURCE
+from broker.wires.mtl.sessions import data_clients
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_flow import PINGS_TOGETHER
+from broker.wires.mtl.sessions.data_leases import DEAD_AFTER
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import REPLIES, Keeping, MtlFarm, MtlPeer
-from tests.wires.mtl.flow_values import flow_values
 
-BEAT = flow_values().config.heartbeat
-PATIENCE = flow_values().patience
+BEAT = Mtl().heartbeat
+PATIENCE = BEAT * DEAD_AFTER
 AROUND = BEAT / PINGS_TOGETHER + 2 * TICK + SLACK
 TAIL = wire.make_tail("a")
 
@@ -75,7 +76,7 @@ def test_H06_a_silent_client_is_sent_a_ping_after_a_heartbeat(farm: MtlFarm) -> 
 
 def test_H06_how_long_a_heartbeat_is_can_be_set() -> None:
     with nothing_fails():
-        farm = MtlFarm(flow_values(heartbeat=0.5, dead_after=4))
+        farm = MtlFarm(Mtl(heartbeat=0.5))
         peer = farm.reader()
         assert wait_for(farm, peer, Ping()) == pytest.approx(0.5, abs=AROUND)
         farm.data.use(Mtl(heartbeat=2.0))
@@ -220,9 +221,10 @@ def test_T06_what_finds_no_room_is_tried_once(farm: MtlFarm) -> None:
     assert farm.router.refused == farm.counted("mtl_dropped.full") == 500
 
 
-def test_a_reader_that_missed_too_much_is_over() -> None:
+def test_a_reader_that_missed_too_much_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_clients, "MAX_DROPS", 100)
     with nothing_fails():
-        farm = MtlFarm(flow_values(drops=100))
+        farm = MtlFarm()
         slow, other, writer = farm.reader(), farm.reader(), farm.writer()
         slow.stop_reading()
         for number in range(99):
@@ -241,9 +243,11 @@ def test_a_reader_that_missed_too_much_is_over() -> None:
         assert slow.ask(*wire.PING) == [Response(0, b"403")]
 
 
-def test_what_it_missed_long_ago_does_not_count() -> None:
+def test_what_it_missed_long_ago_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_clients, "MAX_DROPS", 100)
+    monkeypatch.setattr(data_clients, "STUCK", 10.0)
     with nothing_fails():
-        farm = MtlFarm(flow_values(drops=100, stuck=10.0))
+        farm = MtlFarm()
         slow, writer = farm.reader(), farm.writer()
         for _ in range(5):
             slow.stop_reading()
@@ -264,9 +268,10 @@ def test_what_it_missed_long_ago_does_not_count() -> None:
         assert slow.client is None
 
 
-def test_a_client_without_any_room_for_too_long_is_over() -> None:
+def test_a_client_without_any_room_for_too_long_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_clients, "STUCK", 20.0)
     with nothing_fails():
-        farm = MtlFarm(flow_values(stuck=20.0))
+        farm = MtlFarm()
         reader, writer = farm.reader(), farm.writer("a", profile=farm.keeping, confirm=ConfirmMode.FULL)
         other = farm.writer()
         for peer in (reader, writer):
@@ -286,10 +291,12 @@ def test_a_client_without_any_room_for_too_long_is_over() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
+def test_a_client_that_now_and_then_takes_a_message_stays(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     """Also where its queue is never half empty, so that no room is reported."""
+    monkeypatch.setattr(data_clients, "STUCK", 20.0)
+    monkeypatch.setattr(data_clients, "MAX_DROPS", 10**6)
     with nothing_fails():
-        farm = MtlFarm(flow_values(stuck=20.0, drops=10**6))
+        farm = MtlFarm()
         reader, writer = farm.reader(), farm.writer()
         taken = 0
         for number in range(30):
@@ -316,9 +323,10 @@ def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
         assert farm.ends() == {"stuck": 1}
 
 
-def test_the_time_without_room_counts_from_the_last_room_on() -> None:
+def test_the_time_without_room_counts_from_the_last_room_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_clients, "STUCK", 20.0)
     with nothing_fails():
-        farm = MtlFarm(flow_values(stuck=20.0))
+        farm = MtlFarm()
         reader, writer = farm.reader(), farm.writer()
         for _ in range(2):
             reader.stop_reading()
@@ -520,9 +528,10 @@ def test_a_profile_that_hears_of_room_may_end_another_that_had_none(farm: MtlFar
     assert first.client is not None
 
 
-def test_a_client_that_is_over_before_it_is_ended_for_another_reason_ends_once() -> None:
+def test_a_client_that_is_over_before_it_is_ended_for_another_reason_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_clients, "MAX_DROPS", 1)
     with nothing_fails():
-        farm = MtlFarm(flow_values(drops=1))
+        farm = MtlFarm()
         for how in ("finished", "closed"):
             peer = keeper(farm)
             peer.stop_reading()

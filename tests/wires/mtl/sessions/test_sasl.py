@@ -516,6 +516,21 @@ def test_who_gives_up_makes_room_at_once_unless_the_check_has_begun() -> None:
     threads.work()
     assert results == [str(100 + MAX_WAITING - 1)]
     assert threads.jobs == []
+    for number in range(CHECKS + MAX_WAITING):
+        checks.run(str, number)
+    with pytest.raises(Refusal, match="too many passwords"):
+        checks.run(str)
+
+
+def test_checks_of_different_addresses_take_turns() -> None:
+    threads = Thread()
+    checks = PasswordChecks(threads)
+    results: list[object] = []
+    for turn in (*["busy"] * (CHECKS + 2), "other", "third"):
+        checks.run(str, turn, turn=turn).addBoth(results.append)
+    while threads.jobs:
+        threads.work()
+    assert results[CHECKS:] == ["busy", "other", "third", "busy"]
 
 
 def test_a_check_that_breaks_makes_room_and_is_told() -> None:

@@ -1,6 +1,4 @@
-"""Contexts of the flows: what both share, and the profiles that the control flow gives access to.
-
-Data leases: the control flow issues them, the data flow uses them.
+"""Data leases, which the control flow issues and the data flow uses, and the other values that both flows share.
 
 Rules:
 - A token is 24 random bytes in text. Looking it up in a dictionary does not reveal by its time how much of a guess is
@@ -23,7 +21,7 @@ from typing import TypeVar
 import attrs
 from twisted.logger import Logger
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import ILease, ILeases
 from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.peer_interfaces import Conversation, Part, RefusalLog
@@ -38,44 +36,15 @@ TOKEN_BYTES = 24
 K = TypeVar("K", bound=Hashable)
 
 
-@attrs.frozen
-class FlowBounds:
-    """Bounds of both flows that no configuration key sets."""
+DEAD_AFTER = 3
+"""Heartbeats without a frame after which the flows of a data peer end."""
 
-    dead_after: int = 3
-    """Heartbeats without a frame after which the flows of a data peer end."""
+SESSION_LEASES = 100
+"""Data leases of one session: 50 data connections, each of which reads and writes."""
 
-    most_window: int = 1_000
-    """Unconfirmed Contents that a reader may ask for: as many as a key may set for all."""
-
-    drops: int = 10_000
-    """Missed Contents after which a reader is ended: it reads far too slowly."""
-
-    stuck: float = 60.0
-    """Seconds without room after which a reader is ended."""
-
-    leases: int = 100
-    """Data leases of one session."""
-
-    bridged: tuple[str, ...] = ("registry",)
-    """Profiles that exist only in the virtual host that shares topics and registry with other wires."""
-
-    max_unused: int = 10_000
-    """Unused leases of all sessions together: a second's worth of requests, some 10 MB. Clients use a lease at once, so
-    a flood of requests ends only leases of clients that are very slow."""
-
-    max_summoned: int = 1_000
-    """Resources that one reader may have summoned: as many as a lease may name."""
-
-    max_names: int = 1_000
-    """Resources in the cache of those that a writer with a lease for all may use. Beyond it, the cache starts empty."""
-
-    max_behind_bytes: int = 4 * 1024 * 1024
-    """Bytes of the bodies of all requests that wait behind an unanswered one, of all sessions together: those of
-    thousands with usual bodies."""
-
-
-BOUNDS = FlowBounds()
+MAX_UNUSED_LEASES = 10_000
+"""Unused leases of all sessions together: a second's worth of requests, some 10 MB. Clients use a lease at once, so a
+flood of requests ends only leases of clients that are very slow."""
 
 
 class DataLeases:
@@ -87,9 +56,8 @@ class DataLeases:
 
     log = Logger()
 
-    def __init__(self, leases: ILeases, config: Mtl, bounds: FlowBounds = BOUNDS) -> None:
+    def __init__(self, leases: ILeases, config: Mtl) -> None:
         self.config = config
-        self._bounds = bounds
         self.ended: Callable[[str], object] = _nothing
         self._leases = leases
         self._by_token: dict[str, _DataLease] = {}
@@ -120,12 +88,12 @@ class DataLeases:
 
     def issue(self, grant: Grant, session: Hashable) -> str:
         """Issue a lease, and return its token. ``session`` is the one it is counted for. Raises `Refusal` LIMIT."""
-        user, config, bounds = grant.principal.user, self.config, self._bounds
-        if self._of_session[session] >= bounds.leases:
-            raise Refusal(Reason.LIMIT, f"a session may have {bounds.leases} data leases, and no more")
+        user, config = grant.principal.user, self.config
+        if self._of_session[session] >= SESSION_LEASES:
+            raise Refusal(Reason.LIMIT, f"a session may have {SESSION_LEASES} data leases, and no more")
         if user and self._of_user[user] >= config.flows:
-            raise Refusal(Reason.LIMIT, f"a user may have {config.flows} data leases (mtl.flows), and no more")
-        if len(self._unused) >= bounds.max_unused:
+            raise at_limit(f"a user may have {config.flows} data leases, and no more", "mtl.flows")
+        if len(self._unused) >= MAX_UNUSED_LEASES:
             self._expire(next(iter(self._unused.values())))
         token = secrets.token_urlsafe(TOKEN_BYTES)
         lease = _DataLease(self._expire, token, grant, session)
@@ -231,9 +199,9 @@ class FlowContext:
     """Neighbours of a flow.
 
     - ``leases``: deadlines and the time. ``data_leases``: issued by the control flow, used by the data flow.
-    - ``silence``: the rule for clients whose time is over.
+    - ``silence``: the rule for clients whose lease has expired.
     - ``refusal_log``: counters, and bounded log lines about peers.
-    - ``config``: the section at the start; a reload gives another to each flow (``use``). ``bounds``: the other limits.
+    - ``config``: the section at the start; a reload gives another to each flow (``use``).
     """
 
     leases: ILeases
@@ -241,7 +209,6 @@ class FlowContext:
     refusal_log: RefusalLog
     config: Mtl
     silence: Silence = attrs.field(factory=EndAtOnce)
-    bounds: FlowBounds = BOUNDS
 
 
 @attrs.frozen(eq=False)
