@@ -14,12 +14,12 @@ from twisted.internet.defer import Deferred
 
 from broker.access.principal import Act, Audit, NoAudit, Principal, forbidden, perform, refused
 from broker.access.rights import Grants
-from broker.core.control import IOperations, KeyState
+from broker.core.control import IOperations, KeyState, QueueMessages, Reply
 from broker.core.errors import Malformed, Reason
 from broker.operate.action_parameters import MAX_NAME
 from broker.operate.actions import ACTIONS, Action, ActionRow, Route, rows
 from broker.rest.http_endpoint import Call, Endpoint, template_variables
-from broker.rest.messages import Response, answer
+from broker.rest.messages import Response, answer, answer_in_steps
 from broker.rest.problem import Problem
 
 _UNAUDITED = NoAudit()
@@ -60,7 +60,7 @@ class Actions:
         except ValueError as error:
             if action.audited:
                 self.audit.record(Act(principal, self.listener, action.right, "", refused(Reason.PARAMETER)))
-            raise Malformed(Reason.PARAMETER, f"{action.name}: {error}") from None
+            raise Malformed(Reason.PARAMETER, f"{action.name}: {error}; usage: {action.usage}") from None
         return self.perform(action, parameters, principal, grants)
 
 
@@ -141,8 +141,13 @@ def _endpoint(actions: Actions, action: Action, route: Route) -> Endpoint:
     body = None if deletes else _body(action, route, elsewhere) if elsewhere else action.parameters
     status = 204 if deletes else action.status
 
+    returned = _answer_type(getattr(actions.operations, action.method))
+
     def answered(result: Any) -> Response:
-        return Response(204) if deletes else answer(result, status)
+        if deletes:
+            return Response(204)
+        # These have bodies of messages, which may be long.
+        return answer_in_steps(result, status) if returned in (Reply, QueueMessages) else answer(result, status)
 
     def handler(call: Call) -> Response | Deferred[Any]:
         parameters = call.body
@@ -162,7 +167,7 @@ def _endpoint(actions: Actions, action: Action, route: Route) -> Endpoint:
         action.summary,
         handler,
         body=body,
-        answer=None if deletes else _answer_type(getattr(actions.operations, action.method)),
+        answer=None if deletes else returned,
         operation=action.right,
         by_name=action.some,
         writes=True,

@@ -31,6 +31,9 @@ MAX_SECONDS = 3_600.0
 MAX_TTL = 864_000.0
 """Seconds of a time to live: ten days. Clients of MTL may give more."""
 
+MAX_DELAY = 366 * 86_400.0
+"""Seconds of a delay: a year."""
+
 MAX_LEVELS = 100
 """Levels of modules in one action: more than the log keeps."""
 
@@ -46,7 +49,7 @@ TRACE_SECONDS = 60.0
 
 
 CALL_SECONDS = 10.0
-"""Seconds for which a call waits without a time."""
+"""Seconds for which a call waits by default."""
 
 IN_PLACE = {"place": True}
 """Metadata of a parameter that may be left out, and is typed as a word in its place, as required ones are."""
@@ -56,8 +59,8 @@ IN_PLACE = {"place": True}
 class Reload:
     """Reads the configuration again, to apply the keys that a reload may change.
 
-    The answer has the changed keys, the refused ones, and those that need a restart. If the file has problems, nothing
-    of it is applied.
+    The answer lists the changed keys, the refused ones, and those that need a restart. If the file has problems,
+    none of it is applied.
     """
 
 
@@ -161,6 +164,7 @@ Body = Annotated[str, Meta(max_length=MAX_BODY)]
 Base64 = Annotated[bool, Meta(description="TEXT is the body in base64, for bytes that are no text.")]
 Host = Annotated[Text | None, Meta(description="The virtual host of MTL; the first one without.")]
 Ttl = Annotated[float, Meta(ge=0, le=MAX_TTL)]
+Time = Annotated[str, Meta(max_length=40)]
 Most = Annotated[int, Meta(ge=1, le=2**53)]
 Count = Annotated[int, Meta(ge=1, le=MAX_GOT, description="Messages at most.")]
 
@@ -201,6 +205,8 @@ class QueuePut:
     text: Body
     base64: Base64 = False
     ttl: Annotated[Ttl | None, Meta(description="Seconds after which it expires.")] = None
+    delay: Annotated[float, Meta(ge=0, le=MAX_DELAY, description="Seconds before which it is not delivered.")] = 0.0
+    at: Annotated[Time | None, Meta(description="Time of that instead, by RFC 3339.")] = None
     host: Host = None
 
 

@@ -185,7 +185,7 @@ class Action:
 
     @property
     def usage(self) -> str:
-        """The command as it is typed at the console."""
+        """The command, as an operator types it at the console."""
         named = [each.usage for each in self.fields.values() if not each.placed]
         usage = " ".join(each for each in (self.name, self.placed, *named) if each)
         return f"{usage} | {self.name} {self.state.word}" if self.state is not None and self.state.word else usage
@@ -195,7 +195,7 @@ class Action:
         return self.state is not None and list(words) == ([self.state.word] if self.state.word else [])
 
     def typed(self, words: Sequence[str]) -> Any:
-        """Return the parameters from words. Raises ValueError with a sentence."""
+        """Parse words as the parameters. Raises ValueError, with a sentence for the operator."""
         fields = self.fields
         mapping = next((each.name for each in fields.values() if each.mapping), "")
         given: dict[str, Any] = {mapping: {}} if mapping else {}
@@ -211,7 +211,7 @@ class Action:
                 else:
                     name, filled = next((each for each, field in fields.items() if field.free(given)), ""), word
             if not name:
-                raise ValueError(f"not so, but: {self.usage}")
+                raise ValueError(f"unexpected {word[:MAX_NAME]!r}")
             if name in into:
                 raise ValueError(f"{name[:MAX_NAME]} is given twice")
             into[name] = filled
@@ -222,7 +222,7 @@ class Action:
         try:
             found = msgspec.convert(given, self.parameters, strict=strict)
         except msgspec.ValidationError as error:
-            raise ValueError(f"{sentence(error)}; not so, but: {self.usage}") from None
+            raise ValueError(sentence(error)) from None
         for name in self.fields:
             value = getattr(found, name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -374,6 +374,7 @@ ACTIONS = (
         fills={"topic": "topic"},
         kind="topic",
         names=("topic",),
+        authored=True,
         places="TOPIC TEXT...",
         words=_text_last(Publish),
     ),

@@ -3,49 +3,27 @@
 Rules:
 - A line has the time, the user, the means of authentication, the peer's address, the listener, the operation, its
   object, the result, and the id of a request over HTTP. Values that peers choose are cut at `MAX_TEXT` characters.
-- Lines are written in order by one thread, and synchronized to the disk. The file has the mode 0600, is only appended
-  to, and is renamed at its size limit: ``audit.jsonl.1`` is the newest of the old ones.
-- If the disk fails, acts go on: an operator must be able to shut down a broker with a full disk. The lines are kept in
-  memory, up to `MAX_WAITING`, and written when the disk is back; further ones are counted as lost. Each act is in the
-  daemon's log as well.
+- If the disk fails, acts go on (`broker.operate.line_file`): an operator must be able to shut down a broker with a full
+  disk. Each act is in the daemon's log as well.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
-from twisted.python.failure import Failure
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from broker.access.principal import Act
-from broker.blocking import blocking
-from broker.small_file import rotate
-from broker.wall_clock import wall
+from broker.operate.line_file import LineFile
 
 FILE = "audit.jsonl"
 """Name of the file in the state directory, unless the configuration has another."""
 
 MAX_TEXT = 1_000
 """Characters of a value in a line."""
-
-MAX_WAITING = 10_000
-"""Lines that wait for the disk, of some 300 bytes each: an hour of three acts a second."""
-
-BATCH = 1_000
-"""Lines of one write."""
-
-RETRY = 5.0
-"""Seconds between attempts while the disk fails."""
-
-MODE = 0o600
-"""Mode of the file: it names users and addresses."""
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
@@ -62,45 +40,17 @@ class AuditRecord(msgspec.Struct, frozen=True):
     request_id: str
 
 
-class AuditLog:
-    """Implementation of `broker.access.principal.Audit` by the file ``path``.
-
-    ``in_thread`` calls a function in one thread, in order, and returns a Deferred of its result. ``size`` is the number
-    of bytes at which the file is rotated, ``files`` the number of rotated files that are kept.
-    """
-
-    log = Logger()
+class AuditLog(LineFile):
+    """Implementation of `broker.access.principal.Audit` by a file."""
 
     def __init__(
         self, path: str, size: int, files: int, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]]
     ) -> None:
-        self.path = path
-        self._size = size
-        self._files = files
-        self._clock = clock
-        self._in_thread = in_thread
-        self._waiting: deque[bytes] = deque()
-        self._writing: Deferred[None] | None = None
-        self._timer: IDelayedCall | None = None
-        self._counts = {"written": 0, "lost": 0, "errors": 0}
-        self.failure = ""
-        """The reason why the file cannot be written now; empty if it can."""
-
-    def use(self, path: str, size: int, files: int) -> None:
-        """Take another file, and other limits. Lines that the former file could not take are written to the new one."""
-        self._size = size
-        self._files = files
-        if path == self.path:
-            return
-        self.log.info("the audit log is {path} now, and was {before}", path=path, before=self.path)
-        self.path = path
-        if self._timer is not None:
-            self._timer.cancel()
-            self._again()
+        super().__init__("audit log", path, size, files, clock, in_thread)
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters, by ``audit.REASON``."""
-        return {f"audit.{name}": count for name, count in self._counts.items()} | {"audit.waiting": len(self._waiting)}
+        return {f"audit.{name}": count for name, count in super().counts().items()}
 
     def record(self, act: Act) -> None:
         """Record an act, with the present time."""
@@ -117,7 +67,7 @@ class AuditLog:
             **({"request_id": principal.request_id} if principal.request_id else {}),
         )
         record = AuditRecord(
-            time=datetime.fromtimestamp(wall(self._clock), UTC).isoformat(timespec="milliseconds"),
+            time=self.stamp(),
             user=principal.name,
             method=principal.method.value,
             address=principal.address,
@@ -127,87 +77,4 @@ class AuditLog:
             result=act.result,
             request_id=principal.request_id,
         )
-        if len(self._waiting) >= MAX_WAITING:
-            self._counts["lost"] += 1
-            return
-        self._waiting.append(msgspec.json.encode(record) + b"\n")
-        self._write()
-
-    def stop(self) -> Deferred[None]:
-        """Write what waits. Fires when that is on the disk, or failed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is None:
-            self._write()
-        done: Deferred[None] = Deferred()
-        if self._writing is None:
-            return succeed(None)
-        self._writing.addBoth(lambda _: done.callback(None))
-        return done
-
-    def _write(self) -> None:
-        if self._writing is not None or self._timer is not None or not self._waiting:
-            return
-        lines = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-        self._writing = self._in_thread(append, self.path, b"".join(lines), self._size, self._files)
-        self._writing.addCallbacks(self._written, self._failed, callbackArgs=(len(lines),), errbackArgs=(lines,))
-
-    def _written(self, _: object, count: int) -> None:
-        self._writing = None
-        self._counts["written"] += count
-        if self.failure:
-            self.failure = ""
-            self.log.info("the audit log {path} can be written again", path=self.path)
-        self._write()
-
-    def _failed(self, failure: Failure, lines: list[bytes]) -> None:
-        self._writing = None
-        self._counts["errors"] += 1
-        room = MAX_WAITING - len(self._waiting)
-        self._counts["lost"] += max(0, len(lines) - room)
-        self._waiting.extendleft(reversed(lines[:room]))
-        reason = failure.value.strerror or str(failure.value) if isinstance(failure.value, OSError) else ""
-        if not reason:
-            self.log.failure("a defect in writing the audit log", failure)
-        elif not self.failure:
-            self.log.error("the audit log {path} cannot be written: {reason}", path=self.path, reason=reason)
-        self.failure = reason or "a defect of the broker"
-        self._timer = self._clock.callLater(RETRY, self._again)
-
-    def _again(self) -> None:
-        self._timer = None
-        self._write()
-
-
-@blocking
-def append(path: str, data: bytes, size: int, files: int) -> None:
-    """Append whole lines to the file, after rotating it if it has its size. Blocks. Raises OSError."""
-    descriptor = _open(path)
-    try:
-        before = os.fstat(descriptor).st_size
-        if before and before + len(data) > size:
-            rotate(path, files)
-            full, descriptor = descriptor, _open(path)
-            os.close(full)
-            before = 0
-        try:
-            _write_all(descriptor, data)
-            os.fsync(descriptor)
-        except OSError:
-            # Half a line would spoil the next one. The file was only extended by this call.
-            os.ftruncate(descriptor, before)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-@blocking
-def _open(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        self.append(msgspec.json.encode(record))

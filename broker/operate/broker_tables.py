@@ -20,6 +20,7 @@ from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, DESCRIPTIONS, CheckState, Listening, Provider, Service
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from broker.core.service_filter import read_filter
+from broker.pem import EXPIRES_SOON
 from broker.rest.messages import moment
 from broker.wall_clock import wall
 from broker.wires.tables import AnyView, Column, Documentation, Row, View
@@ -219,9 +220,6 @@ def _listener_row(clock: IReactorTime, listening: Listening) -> Row:
 
 # The view of TLS certificates of listeners, and warnings before they expire.
 
-SOON = 14 * 86_400.0
-"""Seconds before the expiry from which operators are warned."""
-
 CHECK = 3_600.0
 """Seconds between checks of expiry."""
 
@@ -242,7 +240,7 @@ class Certificate(Protocol):
 
     @property
     def expires(self) -> float:
-        """The time in seconds of the epoch at which it expires."""
+        """The time in seconds since the epoch at which it expires."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -261,7 +259,7 @@ def certificate_state(certificate: Certificate, now: float) -> str:
     """Return "valid", "soon" or "expired"."""
     if certificate.expires <= now:
         return "expired"
-    return "soon" if certificate.expires <= now + SOON else "valid"
+    return "soon" if certificate.expires <= now + EXPIRES_SOON else "valid"
 
 
 def certificate_view(shown: Certificates, clock: IReactorTime) -> AnyView:
@@ -551,3 +549,33 @@ def _plan_row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
         "age": round(now - plan.made),
     }
     return {name: value for name, value in row.items() if value is not None}
+
+
+# The view of the bridges to other sites.
+
+BRIDGE_COLUMNS = (
+    Column("name", "Name of the other site"),
+    Column("state", "up; waiting or connecting where this broker connects, else expected"),
+    Column("since", "Time in that state", "seconds"),
+    Column("address", "Endpoint of the other broker, or the address that it connected from"),
+    Column("services_out", "Services of this broker that the other one has", "services"),
+    Column("services_in", "Services received", "services"),
+    Column("lost", "Services of these that are doubtful since the link ended", "services"),
+    Column("refused", "Services that were not taken: no right, a limit, a loop", "services"),
+    Column("messages_out", "Messages of topics sent", "messages"),
+    Column("messages_in", "Messages of topics received", "messages"),
+    Column("dropped", "Messages not sent or not published: the rate, rights, a full link", "messages"),
+    Column("error", "Last reason for a service not taken, or for the end of the link; absent without one"),
+)
+
+
+def bridges_view(rows: Callable[[], Iterable[Row]]) -> AnyView:
+    """Return the view of the bridges, whose rows are made elsewhere."""
+    return View(
+        "broker bridges",
+        "Shows the bridges to brokers of other sites. A pattern selects names.",
+        BRIDGE_COLUMNS,
+        rows,
+        lambda row: row,
+        lambda row: (str(row["name"]),),
+    )

@@ -31,6 +31,8 @@ COLUMNS = (
     Column("load", "Sum of the loads that its providers reported last"),
     Column("lowest", "Lowest of these loads"),
     Column("highest", "Highest of these loads"),
+    Column("requests", "Requests a second by the last reports of its providers; absent if none reports them"),
+    Column("errors", "Requests a second of these that failed"),
     Column("verdict", "State of the service in the capacity plan; absent without one"),
 )
 
@@ -78,6 +80,12 @@ def catalog_row(registry: IRegistry, plan: Callable[[], Plan | None], name: str)
         row["zones"] = " ".join(sorted(zones))
     if loads:
         row |= {"load": sum(loads), "lowest": min(loads), "highest": max(loads)}
+    rates = [rates for id in providers if (rates := registry.rates_of(id)) is not None]
+    if rates:
+        row |= {
+            "requests": round(sum(each[0] for each in rates), 3),
+            "errors": round(sum(each[1] for each in rates), 3),
+        }
     if planned is not None:
         row["verdict"] = planned.verdict.value
     return row

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ from broker.operate.console_input import (
 from broker.wires.tables import AnyView, Dialect, Dialogue, Documentation
 
 WIDTH = 100
-"""Characters of a line of help."""
+"""Width of a line of help, in characters."""
 
 PRETTY = 1024 * 1024
 """Bytes of a message that is pretty-printed; a larger one is a dump for programs, and printed verbatim."""
@@ -114,9 +114,12 @@ class ConsoleSession:
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
         self._dialogues: dict[str, Dialogue] = {}
         self._login = ConsoleLogin(self._access, peer, self._print, self.refuse, self._enter)
-        self._login.begin()
 
     # called by the connection
+
+    def begin(self) -> None:
+        """Ask for credentials, or enter without."""
+        self._login.begin()
 
     def receive(self, line: Line | Negotiation) -> None:
         """Take one line. No-op after the end, for lines that were held."""
@@ -414,6 +417,11 @@ class _Printer:
         """Print a refusal."""
         self._peer.write(f"error: {refusal.text}\r\n".encode())
         return self._peer.refused(refusal)
+
+    def go_on_with(self, steps: Iterator[None]) -> None:
+        """Make all steps: the prompt comes after them."""
+        for _ in steps:
+            pass
 
     def authenticated(self) -> None:
         """Do nothing: the deadline for authentication is the console's own."""

@@ -140,6 +140,7 @@ class ConsoleLogin:
                 else:
                     self._admit(result)
             except Refusal as refusal:
+                refusal.__traceback__ = None  # it has this frame, in a cycle
                 self._refuse(refusal)
 
         checking.addBoth(decided)
@@ -164,7 +165,7 @@ def _ignore(_: object) -> None:
 
 
 MAX_HELD_COMMANDS = 100
-"""Lines that may be typed while a command is carried out: a script that sends more waits for the answers."""
+"""Lines accepted while a command runs: a script that sends more waits for the answers."""
 
 Later = Callable[[Callable[[], None]], object]
 """Calls a function in the next turn of the reactor."""

@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
+from twisted.internet.defer import Deferred
 
 from broker.access.principal import OPERATIONS, Access
 from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.interfaces import IRegistry
 from broker.core.model import NotReady
 from broker.rest import openapi
-from broker.rest.broker_links import OtherBrokers
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, answer
+from broker.rest.sites import OtherBrokers
 
 Reasons = Callable[[], Sequence[NotReady]]
 """Returns what is not ready, each with its reason; nothing if the daemon is ready."""
@@ -76,6 +77,36 @@ class Status:
     store: dict[str, Any]
     journal: dict[str, Any] | None = None
     member: str | None = None
+
+
+@attrs.frozen
+class Machine:
+    """Resources of the machine for the process of the broker; those that cannot be read are absent.
+
+    ``descriptors`` are those that it may open, ``open`` those that are open. ``somaxconn`` is the kernel's limit of
+    connections that wait to be accepted. ``disk`` is the state directory, ``free`` the bytes that are free there.
+    """
+
+    descriptors: int
+    open: int | None
+    somaxconn: int | None
+    disk: str
+    free: int | None
+
+
+def machine_endpoints(machine: Callable[[], Deferred[Machine]]) -> list[Endpoint]:
+    """Return the endpoint. ``machine`` may fail with a `broker.core.errors.Refusal`."""
+    return [
+        Endpoint(
+            "GET",
+            "/v1/machine",
+            "get_machine",
+            "Describes descriptors, disk and limits of the machine of the broker.",
+            lambda call: machine().addCallback(answer),
+            answer=Machine,
+            tag="health",
+        )
+    ]
 
 
 def health_endpoints(

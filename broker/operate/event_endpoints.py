@@ -1,7 +1,7 @@
 """Events: changes of the registry as operators see them, and the endpoint of the recent ones.
 
 An event never has a secret. ``at`` is its time, RFC 3339 in UTC, by the clock of this broker. Its *place* is
-``EPOCH-REVISION``; a client that has the place of the last event that it has seen asks for those after it.
+``EPOCH-REVISION``; a client requests the events after the place of the last one that it received.
 """
 
 from __future__ import annotations
@@ -25,7 +25,19 @@ from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Change, Kind, Load, Service
 from broker.operate.table_endpoints import MAX_LIMIT, MAX_TEXT, PAGE
 from broker.rest.http_endpoint import Call, Endpoint
-from broker.rest.messages import Outlet, Request, Response, Stream, array, members, moment, streamed
+from broker.rest.messages import (
+    WRITES,
+    KeepAlive,
+    Outlet,
+    Request,
+    Response,
+    Stream,
+    StreamReader,
+    array,
+    members,
+    moment,
+    streamed,
+)
 from broker.rest.problem import Problem
 from broker.wires.tables import matcher
 
@@ -239,15 +251,6 @@ SHARE = 0.05
 """The share of a core that flushes may take, where that permits more than one in `INTERVAL`. The kernel takes about as
 much for the same messages afterwards."""
 
-LOOK = 1.0
-"""Seconds between two looks at silent watchers in calm."""
-
-WRITES = 25
-"""Watchers that are written to in one turn: some 30 µs each."""
-
-KEEP_ALIVE = 15.0
-"""Seconds of silence after which a watcher is sent its place: proxies end connections after 30 s or more of silence."""
-
 MAX_WATCHERS = 1_000
 """Watchers at a time: pages of operators and their tools, at some 5 kB each."""
 
@@ -301,15 +304,12 @@ class WebSocketMessages:
 
 
 @attrs.define(eq=False)
-class StreamWatcher:
+class StreamWatcher(StreamReader):
     """One watcher. ``revision`` is its place: all events up to it were sent, or left out by its filter."""
 
-    outlet: Outlet
     chosen: Filter
     form: Form
     revision: int
-    heard: float
-    """Time of the last message to it."""
 
 
 class WatchHub:
@@ -324,10 +324,11 @@ class WatchHub:
         self._cpu = cpu
         self.most = MAX_WATCHERS
         self._watchers: dict[StreamWatcher, None] = {}
+        self._keep_alive = KeepAlive(clock, self._watchers, self._send_place)
         self._position = 0
         """The revision up to which the ring was read in the last flush."""
         self._call: IDelayedCall | None = None
-        """The next flush, or the next look in calm."""
+        """The next flush; None in calm."""
         self._calm: IWait | None = None
         """The watch of the registry in calm."""
         self._due = 0.0
@@ -353,7 +354,7 @@ class WatchHub:
         """Add a watcher, which begins after ``since``, or now. It gets its place, or a resync, at once."""
         registry = self._registry
         here = EventPosition(registry.epoch, registry.revision)
-        watcher = StreamWatcher(outlet, chosen, form, here.revision, self._clock.seconds())
+        watcher = StreamWatcher(outlet, self._clock.seconds(), chosen, form, here.revision)
         if since is None:
             self._write(watcher, form.place(here))
         elif registry.changes_since(*since, ()) is None:
@@ -364,7 +365,8 @@ class WatchHub:
         if not self._watchers:
             self._position = here.revision
         self._watchers[watcher] = None
-        if self._call is None:
+        self._keep_alive.start()
+        if self._call is None and self._calm is None:
             self._rest(behind=False)
         if self._calm is not None and watcher.revision < here.revision:
             self._changed()
@@ -373,12 +375,15 @@ class WatchHub:
     def remove(self, watcher: StreamWatcher) -> None:
         """Remove a watcher. Idempotent."""
         self._watchers.pop(watcher, None)
+        if not self._watchers:
+            self._keep_alive.stop()
 
     def stop(self) -> None:
         """End all streams."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
+        self._keep_alive.stop()
         self._end_calm()
         for watcher in list(self._watchers):
             watcher.outlet.close()
@@ -387,13 +392,13 @@ class WatchHub:
     # a flush
 
     def _rest(self, behind: bool) -> None:
-        """Wait for the next flush: for its time, or in calm for a change. ``behind``: a watcher does not read."""
+        """Wait until the next flush is due, or for a change if nothing waits. ``behind``: a watcher does not read."""
         if self._registry.revision != self._position:
             wait = self._due - self._clock.seconds()
             self._call = self._clock.callLater(min(max(wait, 0.0), INTERVAL), self._flush)
         else:
             self._calm = self._registry.watch(self._changed)
-            self._call = self._clock.callLater(INTERVAL if behind else LOOK, self._flush)
+            self._call = self._clock.callLater(INTERVAL, self._flush) if behind else None
 
     def _changed(self, change: Change | None = None) -> None:
         """End the calm: the first change is flushed soon."""
@@ -441,12 +446,6 @@ class WatchHub:
             if watcher.revision < target and not watcher.outlet.behind:
                 yield from self._catch_up(watcher, target)
                 yield
-        now = self._clock.seconds()
-        for number, watcher in enumerate(list(self._watchers), 1):
-            if not 0 <= now - watcher.heard < KEEP_ALIVE and not watcher.outlet.behind:
-                self._write(watcher, watcher.form.place(EventPosition(registry.epoch, watcher.revision)))
-            if not number % WRITES:
-                yield
 
     def _send(self, base: int, target: int, changes: Sequence[Change]) -> Iterator[None]:
         """Send changes to all watchers that have everything before them; these have all up to ``target`` then."""
@@ -488,9 +487,12 @@ class WatchHub:
         watcher.revision = self._registry.revision
         self._write(watcher, watcher.form.resync(EventPosition(self._registry.epoch, watcher.revision)))
 
+    def _send_place(self, watcher: StreamWatcher) -> None:
+        self._write(watcher, watcher.form.place(EventPosition(self._registry.epoch, watcher.revision)))
+
     def _write(self, watcher: StreamWatcher, data: bytes) -> None:
         self.sent += 1
-        watcher.heard = self._clock.seconds()
+        watcher.written = self._clock.seconds()
         watcher.outlet.write(data)
 
 
@@ -499,7 +501,7 @@ class WatchHub:
 SSE, WEBSOCKET = ServerSentEvents(), WebSocketMessages()
 
 UNKNOWN = EventPosition(0, 0)
-"""A place of no registry: its watcher begins with a resync."""
+"""A position in no registry: a watcher that starts from it begins with a resync."""
 
 
 def watch_endpoints(hub: WatchHub) -> list[Endpoint]:
@@ -534,7 +536,7 @@ def watch_endpoints(hub: WatchHub) -> list[Endpoint]:
 
 
 def _since(request: Request, query: WatchQuery) -> EventPosition | None:
-    """Return the place after which to begin; None for now. An unintelligible Last-Event-ID leads to a resync."""
+    """Return the position after which events begin; None for now. An invalid Last-Event-ID leads to a resync."""
     last = request.headers.get("last-event-id", "").strip()
     if last:
         with suppress(Refusal):

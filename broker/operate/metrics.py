@@ -270,7 +270,7 @@ _OTHERS = (PlatformCollector(_registry), GCCollector(_registry))
 
 
 def process_metrics(started: float) -> Iterator[Metric]:
-    """Yield the metrics. ``started`` is the time of the start in seconds of the epoch."""
+    """Yield the metrics. ``started`` is the time of the start in seconds since the epoch."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield CounterMetricFamily(
         "process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", used.ru_utime + used.ru_stime
@@ -308,7 +308,7 @@ def state_metrics(
 ) -> Iterator[Metric]:
     """Yield the metrics. ``status`` is the state of `broker.app.process`, ``states`` the name of each listener with
     True if it is open, ``reasons`` what is not ready, ``degraded`` for which reasons the daemon is degraded, and
-    ``certificates`` the file of each certificate with the time of its expiry, in seconds of the epoch."""
+    ``certificates`` the file of each certificate with the time of its expiry, in seconds since the epoch."""
     yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
     yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
     yield _gauge(

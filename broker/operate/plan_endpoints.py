@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker import small_file
 from broker.access.identity import same_host
-from broker.access.principal import Access, Principal
+from broker.access.principal import Access, Principal, forbidden
 from broker.access.rights import RegistryReading
 from broker.blocking import blocking
 from broker.core.errors import Reason
@@ -80,7 +80,7 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
     def replicas(call: Call) -> Response:
         name = call.path["name"]
         if not RegistryReading.of(call.grants).shows(name):
-            raise Problem(403, "this user may not find services of that name", Reason.FORBIDDEN)
+            raise forbidden(call.principal, "find", name)
         current, age = plan.current(), plan.age()
         if current is None or age is None:
             if (why := plan.problem()) is None:

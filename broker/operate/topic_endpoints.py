@@ -11,33 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import chain
 
 import attrs
 import msgspec
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from broker.access.principal import forbidden
-from broker.core.control import as_text
+from broker.core.control import topic_message
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import MAX_TEXT, is_own
 from broker.rest.http_endpoint import Call, Endpoint
-from broker.rest.messages import Outlet, Stream
+from broker.rest.messages import PIECE, KeepAlive, Outlet, Stream, StreamReader, in_steps
 from broker.rest.problem import Problem
 
 MAX_READERS = 1_000
 """Readers of topics over HTTP: as many as watchers of events."""
 
-KEEP_ALIVE = 15.0
-"""Seconds between comments to a reader: proxies close connections that are quiet for half a minute or more."""
-
 
 @attrs.define(eq=False)
-class _TopicReader:
-    """A reader. ``missed`` is the number of messages that it has not been sent since the last one that it was."""
+class _TopicReader(StreamReader):
+    """A reader. ``missed`` is the number of messages that were not sent to it since the last one that was."""
 
-    outlet: Outlet
     missed: int = 0
+
+    def send(self, message: dict[str, object], about: bytes, size: int) -> None:
+        """Send a message: ``about``, or b"" for a long one, of that size, which is encoded in steps."""
+        if about:
+            self.outlet.write(b"data: %b\n\n" % about)
+        else:
+            self.outlet.write_in_steps(chain((b"data: ",), in_steps(message), (b"\n\n",)), size)
 
 
 class TopicStreams:
@@ -47,11 +51,11 @@ class TopicStreams:
         self._topics = topics
         self._clock = clock
         self._readers: dict[_TopicReader, bytes] = {}
-        self._call: IDelayedCall | None = None
+        self._keep_alive = KeepAlive(clock, self._readers, lambda reader: reader.outlet.write(b":\n\n"))
 
     def add(self, topic: bytes, payer: str, outlet: Outlet) -> Callable[[], None]:
         """Add a reader. Returns the function that removes it."""
-        reader = _TopicReader(outlet)
+        reader = _TopicReader(outlet, self._clock.seconds())
         try:
             self._readers[reader] = self._topics.subscribe(topic, self, reader, payer)
         except Refusal as refusal:
@@ -59,9 +63,14 @@ class TopicStreams:
             outlet.write(b"event: problem\ndata: %b\n\n" % msgspec.json.encode({"detail": refusal.text}))
             outlet.close()
             return lambda: None
-        outlet.write(b":\n\n")
-        if self._call is None:
-            self._call = self._clock.callLater(KEEP_ALIVE, self._keep_alive)
+        last = self._topics.last(topic)
+        if last is None:
+            outlet.write(b":\n\n")
+        else:
+            message = {**topic_message(topic, last.headers, b"".join(last.body)), "retained": True}
+            size = _size(last.headers, last.body)
+            reader.send(message, b"" if size > PIECE else msgspec.json.encode(message), size)
+        self._keep_alive.start()
         return partial(self.remove, reader)
 
     def remove(self, reader: _TopicReader) -> None:
@@ -69,6 +78,8 @@ class TopicStreams:
         topic = self._readers.pop(reader, None)
         if topic is not None:
             self._topics.unsubscribe(topic, self, reader)
+        if not self._readers:
+            self._keep_alive.stop()
 
     @property
     def full(self) -> bool:
@@ -77,9 +88,6 @@ class TopicStreams:
 
     def stop(self) -> None:
         """End all streams."""
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
         for reader in list(self._readers):
             self.remove(reader)
             reader.outlet.close()
@@ -88,32 +96,25 @@ class TopicStreams:
         self, subscribers: Collection[_TopicReader], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
     ) -> None:
         """Send a message to its readers."""
-        about = msgspec.json.encode(_message(topic, headers, b"".join(map(bytes, body))))
-        data = b"data: %b\n\n" % about
+        message = topic_message(topic, headers, b"".join(map(bytes, body)))
+        size = _size(headers, body)
+        about = b"" if size > PIECE else msgspec.json.encode(message)
+        now = self._clock.seconds()
         for reader in subscribers:
             if reader.outlet.behind:
                 reader.missed += 1
-            elif reader.missed:
-                reader.outlet.write(b'data: {"missed":%d,%b\n\n' % (reader.missed, about[1:]))
-                reader.missed = 0
+                continue
+            reader.written = now
+            missed, reader.missed = reader.missed, 0
+            if missed:
+                shown = about and b'{"missed":%d,%b' % (missed, about[1:])
+                reader.send({"missed": missed, **message}, shown, size)
             else:
-                reader.outlet.write(data)
-
-    def _keep_alive(self) -> None:
-        self._call = self._clock.callLater(KEEP_ALIVE, self._keep_alive) if self._readers else None
-        for reader in self._readers:
-            if not reader.outlet.behind:
-                reader.outlet.write(b":\n\n")
+                reader.send(message, about, size)
 
 
-def _message(topic: bytes, headers: Sequence[bytes], body: bytes) -> dict[str, object]:
-    text, base64 = as_text(body)
-    message: dict[str, object] = {"topic": topic.decode(errors="replace")}
-    message |= {"text": text} if text is not None else {"base64": base64}
-    pairs = zip(headers[::2], headers[1::2], strict=False)
-    shown = {as_text(bytes(name))[0]: as_text(bytes(value))[0] for name, value in pairs}
-    found = {name: value for name, value in shown.items() if name is not None and value is not None}
-    return {**message, "headers": found} if found else message
+def _size(headers: Sequence[bytes], body: Sequence[bytes]) -> int:
+    return sum(map(len, headers)) + sum(map(len, body))
 
 
 def topic_endpoints(streams: TopicStreams) -> list[Endpoint]:

@@ -10,6 +10,7 @@ import attrs
 from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.principal import forbidden
 from broker.access.rights import RegistryReading
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
@@ -199,7 +200,7 @@ def endpoints(
     def why(call: Call) -> Response:
         name = call.path["name"]
         if not RegistryReading.of(call.grants).shows(name):
-            raise Problem(403, "this user may not find services of that name", Reason.FORBIDDEN)
+            raise forbidden(call.principal, "find", name)
         if not registry.protocols(name, restored=True):
             raise Problem(404, f"there is no service {name[:80]!r}{_ended(registry, name)}", Reason.NO_SUCH_SERVICE)
         return streamed(_object({"name": name}, "entries", explainer.entries(name)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
-from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
+from broker.core.cluster.cluster_interfaces import Member, MemberHealth, QueueClaim, Single
 from broker.core.interfaces import IWait
 from broker.core.model import NotReady
 
@@ -22,9 +21,8 @@ class Watch:
         raise AssertionError
 
 
-@implementer(IMembers, IQueueOwners)
-@attrs.define(eq=False)
-class Members:
+@attrs.define(eq=False, slots=False)
+class Members(Single):
     """A cluster whose state a test sets. ``name`` is this broker's."""
 
     name: str = "a"
@@ -53,38 +51,11 @@ class Members:
     def health(self) -> Sequence[MemberHealth]:
         return self.states
 
-    def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
-        pass
-
-    def written(self) -> Deferred[str]:
-        return succeed("")
-
-    def caught_up(self, after: str = "") -> Deferred[None]:
-        return succeed(None)
-
-    def obstacles(self) -> Sequence[NotReady]:
-        return ()
-
     def degradations(self) -> Sequence[NotReady]:
         return self.degraded
 
-    def counts(self) -> Mapping[str, int]:
-        return {}
-
-    def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
-        return succeed(QueueClaim(self.name))
-
-    def claim_of(self, space: str, name: str) -> QueueClaim | None:
-        return None
-
     def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
         return self.owned
-
-    def release(self, space: str, name: str) -> Deferred[None]:
-        return succeed(None)
-
-    def watch_claims(self, changed: Callable[[str, str, QueueClaim | None], None]) -> IWait:
-        raise NotImplementedError
 
 
 def two() -> Members:

@@ -28,8 +28,6 @@ from tests.operate.test_console import Operator
 from tests.recording.operations import operations
 from tests.wires.recording import ElkoFarm, RecordingPeer
 
-PUT = {"base64": False, "ttl": None, "host": None}
-
 TYPED = [
     ("reload", "", {}),
     ("drain", "", {"deadline": 30.0, "undo": False}),
@@ -58,7 +56,7 @@ TYPED = [
     (
         "queue-put",
         "jobs ttl=5 one two",
-        {"queue": "jobs", "text": "one two", "base64": False, "ttl": 5.0, "host": None},
+        {"queue": "jobs", "text": "one two", "base64": False, "ttl": 5.0, "delay": 0.0, "at": None, "host": None},
     ),
     ("queue-move", "jobs other count=5", {"queue": "jobs", "target": "other", "count": 5, "host": None}),
     ("shutdown", "kill", {"kill": True}),
@@ -73,11 +71,11 @@ def test_words_are_parameters_by_place_or_by_name(name: str, words: str, given: 
 @pytest.mark.parametrize(
     ("name", "words", "error"),
     [
-        ("reload", "now", "not so, but: reload"),
+        ("reload", "now", "unexpected 'now'"),
         ("drain", "soon", "deadline"),
         ("drain", "nan", "deadline"),
         ("drain", "5 deadline=6", "deadline is given twice"),
-        ("drain", "5 6", "not so, but: drain"),
+        ("drain", "5 6", "unexpected '6'"),
         ("drain", "90000", "deadline"),
         ("say", "", "text"),
         ("say", "context-inn", "text"),
@@ -87,7 +85,7 @@ def test_words_are_parameters_by_place_or_by_name(name: str, words: str, given: 
         ("withdraw", "bank", "provider"),
         ("withdraw", "0", "provider"),
         ("log", "loud", "level"),
-        ("log", "info warn", "not so, but: log"),
+        ("log", "info warn", "unexpected 'warn'"),
         ("log", "mtl=loud", "modules"),
         ("log", "mtl=info mtl=warn", "mtl is given twice"),
         ("trace", "", "address"),
@@ -218,10 +216,10 @@ def at_the_console(control: Operations, log: Log, access: Access | None = None) 
         ("trace peer 10.0.0.7 60", "trace of 10.0.0.7: 60 s left, 0 lines, 0 left out"),
         ("trace 10.0.0.7 off", "error: there is no trace of this address"),
         ("say context-inn Hello", "error: say is an action of the wire director, which is not open"),
-        ("say Hello", "error: say: text is missing; not so, but: say TARGET TEXT... [context=...]"),
+        ("say Hello", "error: say: text is missing; usage: say TARGET TEXT... [context=...]"),
         ("disconnect elko 10.0.0.7:1", "error: there is no wire 'elko', but none"),
         ("withdraw 7", "error: there is no such provider"),
-        ("reload now", "error: reload: not so, but: reload"),
+        ("reload now", "error: reload: unexpected 'now'; usage: reload"),
         ("help withdraw", "withdraw PROVIDER [NAME]\n"
          "  Withdraws a service of a provider, or without NAME all of its services."),
     ],

@@ -16,7 +16,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.access.principal import Act, Method, Principal
-from broker.operate.audit import MAX_TEXT, MAX_WAITING, RETRY, AuditLog, append
+from broker.operate.audit import MAX_TEXT, AuditLog
+from broker.operate.line_file import MAX_WAITING, RETRY, append
 
 ANN = Principal("ann", Method.TOKEN, "192.0.2.1:4000")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Refusal
-from broker.core.model import Check, CheckState, Policy, Provider, Rights, Service
+from broker.core.model import Check, CheckState, LoadDetails, Policy, Provider, Rights, Service
 from broker.core.plan import Plan
 from broker.export.plan_document import parse
 from broker.operate import table_endpoints
@@ -42,6 +42,10 @@ def test_each_name_has_one_row_with_its_instances_by_state(farm: ApiFarm) -> Non
         farm.registry.set_check(offered, Check(state, "so", farm.clock.seconds()), policy)
         farm.registry.load(provider, float(label[-1]))
     farm.join("b-4", "bank", "alone", wire="dbp")
+    # A rate needs two reports.
+    for requests, errors in ((1, 1), (120, 3)):
+        farm.registry.load(provider, 3.0, LoadDetails(requests, errors))
+        farm.clock.advance(10.0)
     alone, bank, gone = catalog(farm)
     assert bank == {
         "service": "bank",
@@ -57,6 +61,8 @@ def test_each_name_has_one_row_with_its_instances_by_state(farm: ApiFarm) -> Non
         "load": 6.0,
         "lowest": 0.0,
         "highest": 3.0,
+        "requests": 12.0,
+        "errors": 0.3,
     }
     assert (alone["service"], alone["instances"], alone["untested"]) == ("alone", 1, 1)
     assert gone == {"service": "gone", "instances": 1, "restored": 1, "wires": "", "protocols": "tcp"}

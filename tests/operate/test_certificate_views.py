@@ -6,7 +6,8 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.operate.broker_tables import CHECK, SOON, Certificate, CertificateWatch, certificate_view
+from broker.operate.broker_tables import CHECK, Certificate, CertificateWatch, certificate_view
+from broker.pem import EXPIRES_SOON
 
 DAY = 86_400.0
 
@@ -21,7 +22,9 @@ class Shown:
     asks_clients: bool = False
 
 
-@pytest.mark.parametrize(("expires", "state"), [(SOON + 1, "valid"), (SOON, "soon"), (1.0, "soon"), (0.0, "expired")])
+@pytest.mark.parametrize(
+    ("expires", "state"), [(EXPIRES_SOON + 1, "valid"), (EXPIRES_SOON, "soon"), (1.0, "soon"), (0.0, "expired")]
+)
 def test_the_view_shows_the_state(expires: float, state: str) -> None:
     shown: list[Certificate] = [Shown("a.pem", expires)]
     view = certificate_view(lambda: shown, Clock())
@@ -31,15 +34,15 @@ def test_the_view_shows_the_state(expires: float, state: str) -> None:
 
 def test_each_certificate_is_warned_of_once_before_and_once_after_its_end() -> None:
     clock = Clock()
-    shown: list[Certificate] = [Shown("a.pem", SOON + 1.5 * CHECK), Shown("b.pem", 10 * SOON)]
+    shown: list[Certificate] = [Shown("a.pem", EXPIRES_SOON + 1.5 * CHECK), Shown("b.pem", 10 * EXPIRES_SOON)]
     watch = CertificateWatch(lambda: shown, clock)
     assert watch.check() == []
     clock.advance(2 * CHECK)
     assert [text.split()[:2] for text in watch.check()] == [["a.pem", "expires"]]
     assert watch.check() == []
-    clock.advance(SOON)
+    clock.advance(EXPIRES_SOON)
     assert watch.check() == ["a.pem has expired"]
-    shown[0] = Shown("a.pem", 20 * SOON)
+    shown[0] = Shown("a.pem", 20 * EXPIRES_SOON)
     assert watch.check() == []
 
 

@@ -800,6 +800,7 @@ def test_whatever_a_telnet_asks_for_is_answered_no(
 def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: ElkoFarm, users: bool) -> None:
     peer = RecordingPeer(True, "127.0.0.1:7", 1_000_000)
     session = ConsoleSession([broker_dialect(farm.wiring)], Shown(), peer, USERS if users else None)
+    session.begin()
     if users:
         session.receive(Line("token figleaf"))
     session.receive(Line("servicedesc"))

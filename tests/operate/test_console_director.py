@@ -265,6 +265,7 @@ def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: DirectorFarm
     broker = ElkoFarm()
     peer = RecordingPeer(True, "127.0.0.1:7")
     session = ConsoleSession(both(broker, farm), Shown(), peer)
+    session.begin()
     for command in ("director listusers", "director watch user-joe"):
         session.receive(Line(command))
     farm.clock.advance(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from broker.core.model import Auth, Rights, Service
 from broker.core.watches import FULL_RING
 from broker.operate import event_endpoints
-from broker.operate.event_endpoints import GATHER, INTERVAL, KEEP_ALIVE, PIECE, SHARE, SHORTEST, WatchHub
-from broker.rest.messages import Stream
+from broker.operate.event_endpoints import GATHER, INTERVAL, PIECE, SHARE, SHORTEST, WatchHub
+from broker.rest.messages import KEEP_ALIVE, Stream
 from broker.rest.problem import Problem
 from tests.operate.calls import ApiFarm, Site
 
@@ -30,6 +31,9 @@ class Browser:
     def write(self, data: bytes) -> None:
         assert not self.behind, "nothing is buffered for a slow reader"
         self.writes.append(data)
+
+    def write_in_steps(self, pieces: Iterator[bytes], size: int) -> None:
+        self.write(b"".join(pieces))
 
     def close(self) -> None:
         self.closed = True

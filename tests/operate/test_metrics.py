@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,6 +17,7 @@ from broker.operate import metrics
 from broker.operate.metrics import CounterMetrics, LoopTimes, endpoints, render
 from broker.wires.tables import AnyView, Column, Counter, Documentation, View
 from tests.operate.calls import Site, content, pieces
+from tests.packages import program
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -154,9 +153,7 @@ def test_the_text_is_rendered_family_by_family() -> None:
 
 
 def test_promtool_finds_nothing_wrong() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is missing: it is in Debian's package prometheus, see etc/setup.sh")
+    promtool = program("promtool")
     site = Site(endpoints([lambda each=each: each for each in everything()], lambda reading: ()))  # type: ignore[misc]
     text = content(site.response("GET", "/metrics"))
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)

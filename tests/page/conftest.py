@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from playwright.sync_api import Response as PageResponse
 
 from tests.integration.daemon import ROOT, Daemon
+from tests.packages import MISSING, program
 from tests.page.farm import Farm
 from tests.patience import PATIENCE
 
@@ -36,9 +37,7 @@ PHONE = (390, 844)
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser with an empty profile."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser")
-    if executable is None:
-        pytest.skip("Chromium is not installed; etc/setup.sh test installs it where it may")
+    executable = shutil.which("chromium-browser") or program("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=list(OPTIONS))
         expect.set_options(timeout=PATIENCE * 1000)
@@ -117,5 +116,5 @@ def axe() -> str:
     """The source of axe-core."""
     found: list[Path] = sorted((ROOT / ".venv" / "share").glob("axe-core-*/package/axe.min.js"))
     if not found:
-        pytest.skip("axe-core is not installed; etc/setup.sh test fetches it from npm")
+        pytest.skip(f"{MISSING}: npm-axe-core (the package axe-core of npm)")
     return found[-1].read_text()

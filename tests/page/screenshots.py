@@ -21,6 +21,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 
@@ -49,12 +51,6 @@ def daemon(folder: Path) -> Iterator[tuple[int, int]]:
     finally:
         process.terminate()
         process.wait()
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def wait_for(url: str) -> None:

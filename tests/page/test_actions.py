@@ -29,6 +29,44 @@ def test_a_service_is_withdrawn_at_its_provider(farm: Farm, tabs: Tabs) -> None:
         assert farm.call("GET", "/v1/services?pattern=going")["total"] == 0
 
 
+def test_the_first_page_of_the_tutorial_is_done_by_the_page(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url())
+    dialog = page.get_by_role("dialog")
+    for name, values, shown in (
+        ("Offer a service", {"Service": "first-shop", "Hostport": "192.0.2.9:8080"}, "Provider"),
+        ("Publish a message", {"Topic": "first-news", "Text": "hello everybody"}, "Subscribers"),
+        ("Put into a queue", {"Queue": "first-jobs", "Text": "the first job"}, "queued"),
+    ):
+        act(page, name)
+        for label, value in values.items():
+            dialog.get_by_label(label, exact=True).fill(value)
+        dialog.get_by_role("button", name=name).click()
+        expect(dialog).to_contain_text(shown)
+        dialog.get_by_role("button", name="Close").click()
+    page = tabs(farm.url("catalog?q=first-shop"))
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("row").filter(has_text="first-shop").get_by_role("link").first.click()
+    instance = page.get_by_role("row").filter(has_text="192.0.2.9:8080")
+    expect(instance).to_contain_text("first-shop")
+    provider = farm.call("GET", "/v1/services/first-shop")["services"][0]["provider"]
+    instance.get_by_role("link", name=str(provider)).click()
+    act(page, "Withdraw")
+    dialog.get_by_label("Name").fill("first-shop")
+    dialog.get_by_role("button", name="Withdraw").click()
+    expect(dialog).to_contain_text("1")
+    dialog.get_by_role("button", name="Close").click()
+    page = tabs(farm.url("services?q=first-shop"))
+    expect(page.locator(".total")).to_have_text("0")
+    page = tabs(farm.url("view/mtl/queues"))
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("row").filter(has_text="first-jobs").get_by_role("button").first.click()
+    for name in ("Peek", "Get"):
+        act(page, name)
+        dialog.get_by_role("button", name=name).click()
+        expect(dialog).to_contain_text("the first job")
+        dialog.get_by_role("button", name="Close").click()
+
+
 @pytest.mark.long
 def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url(), permitted=(404,))

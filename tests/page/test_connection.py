@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,9 @@ from playwright.sync_api import expect
 from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
 from tests.page.farm import Farm
+from tests.ports import free_port
 
 pytestmark = pytest.mark.long
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def test_a_lost_connection_is_told_and_made_again(tmp_path: Path, tabs: Tabs) -> None:
@@ -45,15 +39,16 @@ def test_a_lost_connection_is_told_and_made_again(tmp_path: Path, tabs: Tabs) ->
             expect(page.get_by_role("link", name="before")).to_have_count(0)
 
 
-def test_a_page_that_is_opened_without_a_broker_begins_when_it_comes(tmp_path: Path, tabs: Tabs) -> None:
+@pytest.mark.parametrize("missing", ["**/v1/views", "**/v1/status"])
+def test_a_page_that_is_opened_without_a_broker_begins_when_it_comes(tmp_path: Path, tabs: Tabs, missing: str) -> None:
     options = ("--http-port", str(free_port()))
     with Daemon(tmp_path, *options) as daemon:
         page = tabs(Farm(daemon).url())
         expect(page.locator("#connection")).to_have_text("Live")
-        page.route("**/v1/views", lambda route: route.abort())
+        page.route(missing, lambda route: route.abort())
         page.reload()
         expect(page.get_by_role("alert")).to_contain_text("does not answer")
-        page.unroute("**/v1/views")
+        page.unroute(missing)
         expect(page.locator("#connection")).to_have_text("Live")
         expect(page.get_by_role("region", name="Wires")).to_be_visible()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from broker.access import users_document
-from tests.access.users import ACCESS, put
+from tests.access.users import ACCESS, ANN, put
 from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
 from tests.page.farm import Farm, configuration
@@ -30,8 +30,12 @@ name = "narrow"
 label = "page"
 hash = "{users_document.token_hash(NARROW_TOKEN)}"
 
+[[users]]
+name = "dora"
+passwords = ["{ANN.text()}"]
+
 [[rights]]
-users = ["carol"]
+users = ["carol", "dora"]
 operations = ["view", "find", "offer"]
 
 [[rights]]
@@ -57,7 +61,7 @@ def test_a_token_opens_the_page_and_is_kept_for_the_tab(guarded: Farm, tabs: Tab
     form = page.get_by_role("dialog", name="Sign in")
     expect(form).to_be_visible()
     assert "10.0.0.1" not in page.content()
-    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_label("Password or token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("row").filter(has_text="10.0.0.1:80")).to_be_visible()
     expect(form).to_be_hidden()
@@ -76,18 +80,58 @@ def test_a_token_opens_the_page_and_is_kept_for_the_tab(guarded: Farm, tabs: Tab
 def test_a_wrong_token_is_refused_and_forgotten(guarded: Farm, tabs: Tabs) -> None:
     page = tabs(guarded.url("services"), permitted=[401])
     form = page.get_by_role("dialog", name="Sign in")
-    page.get_by_label("Token").fill("nöt ascii")
+    page.get_by_label("Password or token").fill("nöt ascii")
     page.get_by_role("button", name="Sign in").click()
     expect(form).to_contain_text("without spaces")
-    page.get_by_label("Token").fill(users_document.new_token())
+    page.get_by_label("Password or token").fill(users_document.new_token())
     page.get_by_role("button", name="Sign in").click()
     expect(form.get_by_role("alert")).to_contain_text("token")
     expect(form).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
 
 
+def test_a_late_refusal_does_not_end_the_credentials_entered_since(guarded: Farm, tabs: Tabs) -> None:
+    page = tabs(guarded.url("services"), permitted=[401])
+    form = page.get_by_role("dialog", name="Sign in")
+    expect(form).to_be_visible()
+    late: list[Route] = []
+    for path in ("**/v1/watch*", "**/v1/status"):
+        page.route(path, lambda route: late.append(route))
+    with page.expect_request("**/v1/watch*"):
+        # As a tab that comes to the front.
+        page.evaluate('document.dispatchEvent(new Event("visibilitychange"))')
+    page.get_by_label("Password or token").fill(TOKEN)
+    with page.expect_request("**/v1/status"):
+        page.keyboard.press("Enter")
+    while len(late) < 2:
+        page.evaluate("0")
+    watch, status = late
+    page.unroute("**/v1/watch*")
+    with page.expect_response("**/v1/watch*"):
+        watch.fulfill(status=401, json={"detail": "late"})
+    status.continue_()
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(form).to_be_hidden()
+
+
+def test_a_password_opens_the_page_and_is_kept_nowhere(guarded: Farm, tabs: Tabs) -> None:
+    page = tabs(guarded.url("services"), permitted=[401])
+    form = page.get_by_role("dialog", name="Sign in")
+    for password in ("crayon", "pencil"):
+        page.get_by_label("User").fill("dora")
+        page.get_by_label("Password or token").fill(password)
+        page.get_by_role("button", name="Sign in").click()
+        if password == "crayon":
+            expect(form.get_by_role("alert")).not_to_be_empty()
+    expect(page.get_by_role("navigation")).to_contain_text("Signed in as dora")
+    expect(page.locator("#connection")).to_have_text("Live")
+    assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
+    page.reload()
+    expect(form).to_be_visible()
+
+
 def test_a_user_without_the_right_is_told(guarded: Farm, tabs: Tabs) -> None:
     page = tabs(guarded.url("services"), permitted=[401, 403])
-    page.get_by_label("Token").fill(NARROW_TOKEN)
+    page.get_by_label("Password or token").fill(NARROW_TOKEN)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("view")

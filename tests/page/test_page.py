@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+import resource
+import socket
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.integration.configurations import listener
 from tests.integration.daemon import Daemon
 from tests.page.conftest import PHONE, Tabs
 from tests.page.farm import Farm, configuration
+from tests.patience import PATIENCE, until
 
 
 def row(page: Page, text: str) -> Locator:
@@ -206,6 +212,15 @@ def test_the_colour_scheme_is_that_of_the_system_or_the_chosen_one(farm: Farm, t
 
 
 @pytest.fixture
+def logging_farm(tmp_path: Path) -> Iterator[Farm]:
+    """A daemon that collects logs."""
+    file = tmp_path / "x.toml"
+    file.write_text(configuration("[log]\ncollect = true\n"))
+    with Daemon(tmp_path, "--config", str(file)) as daemon:
+        yield Farm(daemon)
+
+
+@pytest.fixture
 def large_farm(tmp_path: Path) -> Iterator[Farm]:
     """A daemon at which one address may offer more services than by default."""
     file = tmp_path / "x.toml"
@@ -232,7 +247,7 @@ def test_ten_thousand_services_are_a_window_of_rows(large_farm: Farm, tabs: Tabs
     for name in ("many-0-000", "many-9-499"):
         page.get_by_role("columnheader", name="Service").get_by_role("button").click()
         expect(page.locator("tbody tr").first).to_contain_text(name)
-    again = page.get_by_role("button", name="Load again")
+    again = page.locator(".again")
     again.evaluate("button => button.textContent = ''")
     again.click()
     # The rows of this answer are those that the end of the peer marks: a later answer would not have them.
@@ -247,7 +262,66 @@ def test_ten_thousand_services_are_a_window_of_rows(large_farm: Farm, tabs: Tabs
     expect(page.locator(".total")).to_have_text("0")
 
 
-PLACES = ("", "catalog", "services?open=judged", "loads", "events", "view/elko/sessions")
+def test_a_search_and_its_filter_survive_the_opening_of_a_row(farm: Farm, tabs: Tabs) -> None:
+    for name in ("kept-a", "kept-b"):
+        farm.put(name, "10.1.4.1:80", zone=name[-1])
+    page = tabs(farm.url("services?q=kept"))
+    expect(page.locator(".total")).to_have_text("2")
+    # The first row stays as it is, with the address of its details.
+    for typed in ("kept-a", "service=kept-a", "zone=a and not service=other"):
+        page.get_by_role("searchbox").fill(typed)
+        expect(page.locator(".total")).to_have_text("1")
+        row(page, "kept-a").get_by_role("link", name="kept-a").click()
+        expect(page.get_by_role("complementary", name="Details")).to_contain_text("1 instance")
+        expect(page.get_by_role("searchbox")).to_have_value(typed)
+        expect(page.locator(".total")).to_have_text("1")
+        page.get_by_role("button", name="Close details").click()
+
+
+def test_a_filter_that_does_not_parse_is_explained(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url("catalog"), permitted=[400])
+    page.get_by_role("searchbox").fill("zone=")
+    expect(page.get_by_role("alert")).to_contain_text("position 6: expected a value")
+
+
+def test_columns_without_a_value_are_hidden(farm: Farm, tabs: Tabs) -> None:
+    farm.put("columned", "10.1.4.2:80")
+    page = tabs(farm.url("services?q=columned"))
+    expect(row(page, "columned")).to_have_count(1)
+    head = page.get_by_role("columnheader")
+    expect(head.filter(has_text="Address")).to_have_count(1)
+    expect(head.filter(has_text="Zone")).to_have_count(0)
+    farm.put("columned", "10.1.4.2:80", zone="east")
+    expect(head.filter(has_text="Zone")).to_have_count(1)
+    expect(row(page, "columned")).to_contain_text("east")
+
+
+def test_the_collected_log_is_shown_as_it_grows(logging_farm: Farm, tabs: Tabs) -> None:
+    farm = logging_farm
+
+    def publish(topic: str, text: str) -> None:
+        farm.call("POST", "/v1/actions/publish", {"topic": topic, "text": text})
+
+    publish("log.rohan.error", "the first beacon is lit")
+    page = tabs(farm.url("logs"))
+    found = row(page, "the first beacon is lit")
+    expect(found).to_contain_text("rohan")
+    expect(found).to_contain_text("error")
+    publish("log.gondor.info", "the second beacon is lit")
+    expect(row(page, "the second beacon")).to_have_count(1)
+    assert names(page) == ["the second beacon is lit", "the first beacon is lit"]
+    page.get_by_role("combobox", name="From level").select_option("warning")
+    expect(row(page, "the second beacon")).to_have_count(0)
+    page.get_by_role("searchbox").fill("mordor")
+    expect(page.locator(".empty")).to_have_text("Nothing matches.")
+    page.get_by_role("searchbox").fill("rohan")
+    row(page, "the first beacon").get_by_role("button").click()
+    expect(page.get_by_role("complementary", name="Details")).to_contain_text("the first beacon is lit")
+
+
+LABELS = {"label-content-name-mismatch": {"enabled": True}}
+
+PLACES = ("", "catalog", "services?open=judged", "loads", "events", "logs", "view/elko/sessions")
 
 
 @pytest.mark.long
@@ -273,10 +347,13 @@ def test_axe_finds_nothing(
             # The screen before it stays until the browser has told the page of its new address.
             shown = page.locator("[data-place][aria-current=page]")
             expect(shown).to_have_attribute("data-place", place.partition("?")[0] or "overview")
-            expect(page.locator("main")).to_contain_text("judged")
+            expect(page.locator("main")).to_contain_text("No record" if place == "logs" else "judged")
+            # The chip of the time is shown for long lists only.
+            page.evaluate("for (const chip of document.querySelectorAll('.again')) chip.hidden = false")
             if "open=" in place:
                 expect(page.get_by_role("complementary", name="Details")).to_contain_text("1 instance")
-            only = {"runOnly": {"type": "rule", "values": rules}} if rules else {}
+            # axe runs the rule of labels on request only.
+            only = {"runOnly": {"type": "rule", "values": rules}} if rules else {"rules": LABELS}
             found = page.evaluate("only => axe.run(only)", only)["violations"]
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
@@ -328,3 +405,53 @@ def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> 
 def test_the_header_has_the_version(farm: Farm, tabs: Tabs) -> None:
     version = farm.call("GET", "/v1/status")["version"]
     expect(tabs(farm.url()).locator("#about")).to_contain_text(version)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the size of another process's files cannot be limited")
+def test_everything_is_up_only_without_a_full_listener_a_failing_service_and_a_degraded_store(
+    tmp_path: Path, tabs: Tabs
+) -> None:
+    tight = listener("tight", "[elko.listeners.limits]", "connections = 1")
+    check = '[[checks.rules]]\nservices = ["bank"]\nkind = "tcp"\ninterval = 1.0\ntimeout = 0.5\ndown = 1\nup = 1\n'
+    (tmp_path / "x.toml").write_text(configuration(tight, check))
+    with Daemon(tmp_path, "--config", "x.toml") as daemon, ExitStack() as held:
+        farm = Farm(daemon)
+        held.enter_context(farm.provider("idle", [{"service": "idle", "hostport": "10.0.0.1:80"}]))
+        page = tabs(farm.url())
+        verdict, causes = page.get_by_role("heading", level=1), page.locator(".verdict ul")
+        expect(verdict).to_have_text("Everything is up")
+
+        peers = deque[socket.socket]()
+
+        def full() -> bool:
+            """Connect: the newcomer takes the place of the one before. Return whether the page shows that."""
+            peers.append(socket.create_connection(("127.0.0.1", daemon.port("tight")), PATIENCE))
+            if len(peers) > 2:
+                peers.popleft().close()
+            return causes.is_visible() and "listener elko tight: it is full" in causes.inner_text()
+
+        until(full)
+        expect(verdict).to_contain_text("attention")
+        for peer in peers:
+            peer.close()
+        expect(verdict).to_have_text("Everything is up")
+
+        with socket.socket() as closed, farm.bank(hostport=f"127.0.0.1:{bound(closed)}"):
+            expect(causes).to_contain_text("1 health check fails")
+            expect(verdict).to_contain_text("attention")
+        expect(verdict).to_have_text("Everything is up")
+
+        limits = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+        held.enter_context(farm.bank(name="unwritten"))
+        expect(causes).to_contain_text("store: ")
+        expect(verdict).to_contain_text("attention")
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, limits)
+        expect(verdict).to_have_text("Everything is up")
+
+
+def bound(free: socket.socket) -> int:
+    """A port of this machine at which nothing listens."""
+    free.bind(("127.0.0.1", 0))
+    return int(free.getsockname()[1])

@@ -86,7 +86,7 @@ def opened(context: BrowserContext, page: Page, name: str) -> Page:
 
 def signed_in(farm: Farm, tabs: Tabs, place: str) -> Page:
     page = tabs(farm.url(place), permitted=[401, 404, 503])
-    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_label("Password or token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog", name="Sign in")).to_be_hidden()
     return page

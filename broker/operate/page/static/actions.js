@@ -1,13 +1,41 @@
 // The actions of operators: buttons and dialogs made of the API's table, of which the broker sends those that the user
 // may do.
 
-import { find, post } from "./api.js";
+import { find, post, segment } from "./api.js";
 import { h, replace, say } from "./dom.js";
 import { title } from "./lists.js";
 import { shown } from "./text.js";
 
 /** Characters of an answer that are shown. */
 const LONG = 2_000;
+
+/** Titles of actions whose names leave out what they act on. */
+const TITLES = { move: "Move left messages" };
+
+/** Titles of the actions that also begin what is in no table yet: buttons of the overview. */
+const BEGIN = { publish: "Publish a message", "queue-put": "Put into a queue" };
+
+/** The registration of an instance, which is an endpoint of the wire HTTP. */
+const OFFER = {
+  name: "offer",
+  title: "Offer a service",
+  help: "Registers an instance of a service for some time.",
+  fills: {},
+  confirm: "",
+  schema: {
+    required: ["service", "hostport"],
+    properties: {
+      service: { type: "string", maxLength: 1_024, description: "its name" },
+      hostport: { type: "string", maxLength: 1_024, description: "HOST:PORT" },
+      ttl: { type: "number", minimum: 1, maximum: 86_400, default: 600, description: "seconds until it ends" },
+    },
+  },
+  async send({ service, hostport, ttl }) {
+    const where = `/v1/services/${segment(service)}/${segment(hostport)}`;
+    const { provider, expires, warnings } = await post(where, { hostport, ttl }, "PUT");
+    return { provider, expires, ...(warnings?.length ? { warnings } : {}) };
+  },
+};
 
 /** The actions, and the dialog that asks for the parameters of one. */
 export class Actions {
@@ -29,6 +57,10 @@ export class Actions {
   buttons(on, row = {}, done = () => {}) {
     const has = (column) => row[column] !== undefined && row[column] !== null && row[column] !== "";
     const rows = this.#rows.filter((action) => action.on === on && Object.values(action.fills).every(has));
+    if (on === "broker") {
+      const begin = this.#rows.filter((action) => Object.hasOwn(BEGIN, action.name));
+      rows.unshift(OFFER, ...begin.map((action) => ({ ...action, title: BEGIN[action.name] })));
+    }
     if (rows.length === 0) return null;
     return h(
       "div",
@@ -51,7 +83,7 @@ export class Actions {
       button.disabled = true;
       say(problem, "");
       try {
-        this.#answer(action, await post(`/v1/actions/${action.name}`, values()));
+        this.#answer(action, await (action.send?.(values()) ?? post(`/v1/actions/${action.name}`, values())));
         done();
       } catch (error) {
         say(problem, shown(error.message, LONG));
@@ -167,7 +199,7 @@ function questionOf(action, values) {
 
 /** Return the name of an action as a title: "queue-requeue-dead" is "Requeue dead", beside a queue. */
 function titleOf(action) {
-  return title(action.name.replace(/^queue-/, "").replaceAll("-", " "));
+  return action.title ?? TITLES[action.name] ?? title(action.name.replace(/^queue-/, "").replaceAll("-", " "));
 }
 
 function textOf(value) {

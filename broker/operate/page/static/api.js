@@ -1,6 +1,6 @@
-// Requests to the HTTP API, with the token of the user if there is one.
+// Requests to the HTTP API, with the credentials of the user if there are some.
 
-const KEY = "elkobroker.token";
+const KEY = "elkobroker.credentials";
 
 /** An error answer of the API (RFC 9457), or no answer at all: then `status` is 0. */
 export class Problem extends Error {
@@ -14,23 +14,23 @@ export class Problem extends Error {
 /** Events: "refused" when the API asks for a user (401). */
 export const access = new EventTarget();
 
-let token = null;
+let credentials = null;
 try {
-  token = sessionStorage.getItem(KEY);
+  credentials = sessionStorage.getItem(KEY);
 } catch {
-  // storage is switched off: the token lasts as long as the page
+  // storage is switched off: they last as long as the page
 }
 
-/** Return true if a token is used. */
-export function hasToken() {
-  return token !== null;
+/** Return true if credentials are used. */
+export function hasCredentials() {
+  return credentials !== null;
 }
 
-/** Use a token from now on; null for none. */
-export function useToken(given) {
-  token = given;
+/** Use the value of an Authorization header from now on; null for none. A password lasts as long as the page. */
+export function useCredentials(given) {
+  credentials = given;
   try {
-    if (given === null) sessionStorage.removeItem(KEY);
+    if (given === null || given.startsWith("Basic ")) sessionStorage.removeItem(KEY);
     else sessionStorage.setItem(KEY, given);
   } catch {
     // as above
@@ -61,13 +61,14 @@ export function segment(name) {
 
 /** Return the response to a GET, or another method. Throws a `Problem`, or an AbortError. */
 export async function open(where, { signal, headers = {}, method = "GET", body } = {}) {
+  const sent = credentials;
   let response;
   try {
     response = await fetch(here(where), {
       signal,
       method,
       body,
-      headers: token === null ? headers : { ...headers, Authorization: `Bearer ${token}` },
+      headers: sent === null ? headers : { ...headers, Authorization: sent },
       credentials: "omit",
       // The browser asks with If-None-Match, and the broker answers 304 where nothing has changed.
       cache: "no-cache",
@@ -79,7 +80,8 @@ export async function open(where, { signal, headers = {}, method = "GET", body }
   }
   if (response.ok) return response;
   const problem = await problemOf(response);
-  if (problem.status === 401) access.dispatchEvent(new CustomEvent("refused", { detail: problem }));
+  // A late refusal says nothing about the credentials that the user has entered since.
+  if (problem.status === 401 && sent === credentials) access.dispatchEvent(new CustomEvent("refused", { detail: problem }));
   throw problem;
 }
 
@@ -103,11 +105,11 @@ export async function get(where, options) {
   }
 }
 
-/** Return the JSON answer to a POST, with parameters if there are any. */
-export function post(where, parameters) {
-  if (parameters === undefined) return get(where, { method: "POST" });
+/** Return the JSON answer to a POST or another method, with parameters if there are any. */
+export function post(where, parameters, method = "POST") {
+  if (parameters === undefined) return get(where, { method });
   const headers = { "Content-Type": "application/json" };
-  return get(where, { method: "POST", headers, body: JSON.stringify(parameters) });
+  return get(where, { method, headers, body: JSON.stringify(parameters) });
 }
 
 /** Return the answer to a GET, or null where the API has none (404). */

@@ -1,31 +1,24 @@
 // The changes of the registry as they happen.
 
 import { markOf, subject, word } from "./changes.js";
-import { h, say } from "./dom.js";
+import { h } from "./dom.js";
+import { FeedScreen } from "./feed_screen.js";
 import { providerLink } from "./lists.js";
 import { serviceAddress } from "./route.js";
-import { Table } from "./table.js";
-import { count, plural, shown, when } from "./text.js";
+import { shown, when } from "./text.js";
 
-/** The screen. While its reader has scrolled down, new changes wait, so that nothing moves. */
-export class EventsScreen {
-  title = "Events";
+/** The screen. */
+export class EventsScreen extends FeedScreen {
   search = "Search events";
+  loads = false;
 
   get wantsLoads() {
     return this.loads;
   }
 
   constructor(app) {
-    this.app = app;
-    this.rows = [];
-    this.typed = "";
-    this.loads = false;
-    this.newer = h("button", { type: "button", class: "chip", hidden: true, click: () => this.#top() });
-    this.loadsBox = h("input", { type: "checkbox", id: "with-loads", change: () => this.#withLoads() });
-    this.total = h("span", { class: "total" });
-    this.table = new Table({
-      label: "Events",
+    const loads = h("input", { type: "checkbox", id: "with-loads", change: () => this.#withLoads(loads.checked) });
+    const table = {
       columns: [
         {
           name: "at",
@@ -62,80 +55,26 @@ export class EventsScreen {
       empty: () => (this.typed ? "Nothing matches." : "No change since this page was opened."),
       key: (change) => `${change.revision} ${change.kind} ${change.provider}`,
       target: (change) => (change.service ? serviceAddress(change.service) : null),
-      load: ({ offset, limit }) => ({ rows: this.rows.slice(offset, offset + limit), total: this.rows.length }),
-      counted: (total) => say(this.total, count(total)),
-    });
-    this.table.element.addEventListener("scroll", () => this.table.element.scrollTop === 0 && this.#filter(), {
-      passive: true,
-    });
-    this.element = h(
-      "section",
-      { class: "screen list" },
-      h(
-        "div",
-        { class: "bar" },
-        h("h1", { tabindex: -1 }, "Events"),
-        this.total,
-        h("label", { class: "option", for: "with-loads" }, this.loadsBox, " Loads"),
-        this.newer,
-      ),
-      this.table.element,
-    );
-  }
-
-  show(parameters) {
-    this.typed = (parameters.get("q") ?? "").toLowerCase();
-    this.app.detail.hide();
-    this.#filter();
+    };
+    const controls = h("label", { class: "option", for: "with-loads" }, loads, " Loads");
+    super(app, "Events", { noun: "event", table, controls });
   }
 
   changes() {
-    if (this.table.element.scrollTop === 0) return this.#filter();
-    const newest = this.rows[0];
-    const waiting = this.#matching().findIndex((change) => change === newest);
-    this.newer.hidden = waiting <= 0;
-    say(this.newer, `${plural(waiting, "newer event")} ↑`);
+    this.came();
   }
 
-  refresh() {
-    this.#filter();
+  all() {
+    return this.app.changes.list.filter((change) => this.loads || change.kind !== "load");
   }
 
-  resync() {
-    this.#filter();
+  texts({ service, label, hostport, kind, provider }) {
+    return [service, label, hostport, kind, provider];
   }
 
-  close() {
-    this.table.close();
-  }
-
-  #matching() {
-    return this.app.changes.list.filter((change) => (this.loads || change.kind !== "load") && this.#found(change));
-  }
-
-  #found(change) {
-    if (!this.typed) return true;
-    return [change.service, change.label, change.hostport, change.kind, change.provider].some((value) =>
-      String(value ?? "")
-        .toLowerCase()
-        .includes(this.typed),
-    );
-  }
-
-  #withLoads() {
-    this.loads = this.loadsBox.checked;
+  #withLoads(wanted) {
+    this.loads = wanted;
     this.app.renew();
-    this.#filter();
-  }
-
-  #filter() {
-    this.newer.hidden = true;
-    this.rows = this.#matching();
-    this.table.refresh();
-  }
-
-  #top() {
-    this.table.element.scrollTop = 0;
-    this.#filter();
+    this.filter();
   }
 }

@@ -12,6 +12,9 @@ import { ago, count, pattern, shown, time } from "./text.js";
 /** Seconds after which a view of a wire is loaded again: no change announces it. */
 const EVERY = 3;
 
+/** What the search field of a list of services takes for a filter (docs/protocols/http.md), not for a part of a name. */
+const CONDITION = /=|\bin\s+tags\b/;
+
 /** Services above which a list is not sorted by itself. */
 const LONG = 5_000;
 /** Milliseconds of a pause above which the page says when a list was loaded. */
@@ -52,7 +55,7 @@ export class ListScreen {
     this.title = list.title;
     this.search = list.search;
     this.wantsLoads = Boolean(list.history);
-    this.query = {};
+    this.query = { where: [] };
     this.opened = null;
     this.heading = h("h1", { tabindex: -1 }, list.title);
     this.total = h("span", { class: "total" });
@@ -74,7 +77,7 @@ export class ListScreen {
     this.table = new Table({
       label: list.title,
       columns,
-      empty: () => (this.query.pattern || this.query.where.length > 0 ? "Nothing matches." : list.empty),
+      empty: () => (this.#selects() ? "Nothing matches." : list.empty),
       sort: this.#order(),
       key: list.key,
       mark: (row) => [
@@ -98,10 +101,9 @@ export class ListScreen {
 
   /** Show the list as the parameters of the address say. */
   show(parameters) {
-    const query = {
-      pattern: parameters.get("q") ? pattern(parameters.get("q")) : null,
-      where: parameters.getAll("where"),
-    };
+    const typed = parameters.get("q") ?? "";
+    const filter = this.list.filter && CONDITION.test(typed) ? typed : null;
+    const query = { pattern: typed && !filter ? pattern(typed) : null, filter, where: parameters.getAll("where") };
     const sort = parameters.get("sort") ?? this.#order();
     const same = JSON.stringify([query, sort]) === JSON.stringify([this.query, this.table.sort]);
     this.query = query;
@@ -176,15 +178,20 @@ export class ListScreen {
   }
 
   #pause() {
-    const { pattern, where } = this.query;
-    const read = !this.list.long || Boolean(this.table.sort || pattern || where.length > 0);
+    const read = !this.list.long || Boolean(this.table.sort || this.#selects());
     return pauseFor(this.#rows(), read);
+  }
+
+  /** Return true if the query selects some of the rows. */
+  #selects() {
+    const { pattern, filter, where } = this.query;
+    return Boolean(pattern || filter || where.length > 0);
   }
 
   #loaded() {
     this.again.hidden = this.#pause() <= SLOW;
-    say(this.again, `as of ${time(new Date())} ↻`);
-    this.again.setAttribute("aria-label", `Load again; loaded at ${time(new Date())}`);
+    const sign = h("span", { "aria-hidden": "true" }, " ↻");
+    replace(this.again, `as of ${time(new Date())}`, h("span", { class: "unseen" }, ", load again"), sign);
   }
 
   async #load({ offset, limit, sort, signal }) {

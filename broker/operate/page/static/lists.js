@@ -57,7 +57,7 @@ const details = [
  *  - `title`, `path` in the API, `view`: the name of the view that describes its columns, `search`: what a search finds;
  *  - `columns`: those that have a form of their own; `kinds`: the kinds of changes after which it is loaded again;
  *  - `long`: true if the broker sends a page of it without reading the other rows;
- *  - `hidden`: columns that are not shown;
+ *  - `filter`: true if the search field takes filters; `hidden`: columns that are not shown;
  *  - `history`: true if its rows have the loads of the last hour; `every`: seconds after which it is loaded again;
  *  - `key(row)`, `open(row)`: the parameter `open` of its details; `link(row)`: the address that a row leads to, in their
  *    place.
@@ -67,7 +67,8 @@ export const LISTS = {
     title: "Catalog",
     path: "/v1/catalog",
     view: "broker catalog",
-    search: "Search names",
+    search: "Search names, or filter: zone=b",
+    filter: true,
     empty: "No service is registered.",
     long: true,
     columns: [
@@ -83,6 +84,8 @@ export const LISTS = {
       { name: "wires", title: "Wires", width: "minmax(5rem, 1fr)" },
       // Not at the side, as elsewhere: on a phone it would stand beside the number of instances.
       { ...load, role: undefined },
+      { name: "requests", title: "Requests/s", number: true },
+      { name: "errors", title: "Errors/s", number: true },
       {
         name: "verdict",
         title: "Plan",
@@ -100,7 +103,8 @@ export const LISTS = {
     title: "Services",
     path: "/v1/services",
     view: "broker services",
-    search: "Search services",
+    search: 'Search services, or filter: "v2" in tags',
+    filter: true,
     empty: `No service is registered. One line offers one:  curl -X PUT ${here("/v1/services/bank/1")} -d '{"hostport":"10.0.0.1:80","ttl":60}'`,
     sort: "service",
     long: true,

@@ -1,7 +1,7 @@
 // The page: the screens and the parts around them. See docs/page.md.
 
 import { Actions } from "./actions.js";
-import { find, get, hasToken, path, useToken } from "./api.js";
+import { find, get, hasCredentials, path, useCredentials } from "./api.js";
 import { Changes } from "./changes.js";
 import { Detail } from "./detail.js";
 import { h, replace, say } from "./dom.js";
@@ -11,6 +11,7 @@ import { ListScreen, listOf } from "./list_screen.js";
 import { LISTS, title } from "./lists.js";
 import { KINDS, Live } from "./live.js";
 import * as login from "./login.js";
+import { LogsScreen } from "./logs_screen.js";
 import { OverviewScreen } from "./overview_screen.js";
 import { address, changed, parse } from "./route.js";
 import { shown, time } from "./text.js";
@@ -58,16 +59,16 @@ app.detail = new Detail(app, part("detail"));
 // places
 
 function menu() {
-  const own = ["overview", "catalog", "services", "providers", "loads", "events", "plan"].filter(
+  const own = ["overview", "catalog", "services", "providers", "loads", "events", "logs", "plan"].filter(
     (target) => !Object.hasOwn(LISTS, target) || app.has(LISTS[target].view),
   );
-  const names = { overview: "Overview", events: "Events", plan: "Plan" };
+  const names = { overview: "Overview", events: "Events", logs: "Logs", plan: "Plan" };
   const link = (target, text, number) =>
     h(
       "a",
-      { href: address(target), "data-place": target, "aria-keyshortcuts": number },
+      { href: address(target), "data-place": target, "aria-keyshortcuts": number <= 9 && number },
       text,
-      number ? h("kbd", { "aria-hidden": "true" }, number) : null,
+      number <= 9 ? h("kbd", { "aria-hidden": "true" }, number) : null,
     );
   const wires = Map.groupBy(
     app.views.filter((view) => !view.name.startsWith("broker ")),
@@ -111,13 +112,13 @@ async function whoami() {
   drawAbout();
   if (!user || found === null) return;
   const out = () => {
-    useToken(null);
+    useCredentials(null);
     location.reload();
   };
   replace(
     user,
     found.name ? ["Signed in as ", h("b", {}, shown(found.name))] : null,
-    hasToken() ? h("button", { type: "button", class: "chip", click: out }, "Sign out") : null,
+    hasCredentials() ? h("button", { type: "button", class: "chip", click: out }, "Sign out") : null,
   );
 }
 
@@ -131,6 +132,7 @@ function mark() {
 function open(target) {
   if (target === "overview") return new OverviewScreen(app);
   if (target === "events") return new EventsScreen(app);
+  if (target === "logs") return new LogsScreen(app);
   const list = listOf(target, app.views);
   return list === null ? null : new ListScreen(app, target, list);
 }
@@ -177,6 +179,7 @@ addEventListener("hashchange", route);
 let typing = null;
 function searchNow() {
   clearTimeout(typing);
+  typing = null;
   const hash =
     place === "overview" ? address("services", { q: search.value }) : changed({ q: search.value || null, open: null });
   if (place === "overview" && search.value === "") return;
@@ -191,6 +194,8 @@ search.addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(searchNow, 200);
 });
+// A row that is clicked right after the last letter has the search in its address.
+search.addEventListener("blur", () => typing !== null && searchNow());
 part("search-form").addEventListener("submit", (event) => {
   event.preventDefault();
   searchNow();
@@ -304,7 +309,7 @@ async function start() {
     await load();
   } catch (error) {
     if (error.status === 401) return; // the form is open, and starts again
-    if (app.views.length === 0) setTimeout(start, 2_000);
+    setTimeout(start, 2_000);
     live.state = "lost";
     connection();
     replace(

@@ -260,7 +260,7 @@ export class OverviewScreen {
             ? h("a", { href: serviceAddress(change.service) }, shown(change.service))
             : h("span", {}, shown(subject(change))),
           h("span", { class: `mark ${markOf(change)}` }, shown(word(change))),
-          h("span", { class: "aside" }, when(change.at)),
+          h("span", { class: "aside time" }, when(change.at)),
         ),
       "No service has come or gone lately.",
     );

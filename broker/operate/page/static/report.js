@@ -3,7 +3,7 @@
 // The browser sends no token with a link. With one, the link leads to a path that serves the report for a while: a
 // ticket, which the page asks for with the token (docs/page.md).
 
-import { hasToken, here, post } from "./api.js";
+import { hasCredentials, here, post } from "./api.js";
 import { h } from "./dom.js";
 import { shown } from "./text.js";
 
@@ -22,7 +22,7 @@ export function reportLink(report, name) {
 }
 
 async function follow(event, report) {
-  if (!hasToken()) return;
+  if (!hasCredentials()) return;
   event.preventDefault();
   // Now, in the click: after the answer, the browser would take it for an unwanted window.
   const tab = open("about:blank", "_blank");

@@ -45,6 +45,7 @@ export class Table {
   #rest = null;
   #height = 30;
   #focus = false;
+  #empty = new Set();
 
   constructor(options) {
     Object.assign(this, options);
@@ -67,13 +68,7 @@ export class Table {
       this.table,
       this.note,
     );
-    const widths = this.columns.map(
-      (column) =>
-        column.width ??
-        WIDTHS[column.mono ? "mono" : column.role === "main" ? "main" : column.number ? "number" : "text"],
-    );
-    this.table.style.setProperty("--columns", widths.join(" "));
-    this.table.style.setProperty("--least", `${this.columns.length * 6.5}rem`);
+    this.#lay();
     this.element.addEventListener("scroll", () => this.#draw(), { passive: true });
     this.resizing = new ResizeObserver(() => this.#draw());
     this.resizing.observe(this.element);
@@ -100,6 +95,8 @@ export class Table {
   reset({ sort = this.sort, keep = false } = {}) {
     this.sort = sort;
     this.#markSort();
+    // The addresses of details have the parameters of the present list, also before its rows are there.
+    this.redraw();
     this.#forget();
     this.#pages.clear();
     if (!keep) {
@@ -201,6 +198,34 @@ export class Table {
     });
   }
 
+  /** Lay out the columns that have a value in a loaded row; all of them without rows. */
+  #lay() {
+    this.columns.forEach((column, index) => {
+      this.head.children[index].hidden = this.#empty.has(column);
+      for (const element of this.#shown.values()) element.children[index].hidden = this.#empty.has(column);
+    });
+    const shown = this.columns.filter((column) => !this.#empty.has(column));
+    const widths = shown.map(
+      (column) =>
+        column.width ??
+        WIDTHS[column.mono ? "mono" : column.role === "main" ? "main" : column.number ? "number" : "text"],
+    );
+    this.table.style.setProperty("--columns", widths.join(" "));
+    this.table.style.setProperty("--least", `${shown.length * 6.5}rem`);
+  }
+
+  /** Find the columns without a value in any loaded row, and hide them. One that sorts stays. */
+  #sift() {
+    const rows = [...this.#pages.values()].flat();
+    const sorting = this.sort?.replace(/^-/, "");
+    const stays = (column) => column.role === "main" || column.fixed || column.name === sorting;
+    const valued = (column) => rows.some((row) => !isEmpty(column.draw ? column.draw(row) : row[column.name]));
+    const empty = rows.length === 0 ? [] : this.columns.filter((column) => !stays(column) && !valued(column));
+    if (empty.length === this.#empty.size && empty.every((column) => this.#empty.has(column))) return;
+    this.#empty = new Set(empty);
+    this.#lay();
+  }
+
   #measure = () => {
     this.#height = narrow.matches ? 60 : 30;
     this.table.style.setProperty("--row", `${this.#height}px`);
@@ -281,7 +306,12 @@ export class Table {
       "tr",
       { role: "row", "aria-rowindex": index + 2 },
       this.columns.map((column) =>
-        h("td", { role: "cell", class: this.#classes(column), "data-label": column.title ?? column.name }),
+        h("td", {
+          role: "cell",
+          class: this.#classes(column),
+          "data-label": column.title ?? column.name,
+          hidden: this.#empty.has(column),
+        }),
       ),
     );
     element.style.top = `${index * this.#height}px`;
@@ -323,7 +353,8 @@ export class Table {
       const drawn = column.draw ? column.draw(row) : format(row[column.name], column.unit);
       const text = drawn instanceof Node ? null : String(drawn ?? "");
       if (column.role === "main") {
-        if (!same || texts[position] !== text || text === null) this.#writeMain(cell, row, drawn);
+        // The address of its details has the parameters of the list, which change while the row stays.
+        this.#writeMain(cell, row, drawn);
       } else if (text === null) replace(cell, drawn);
       else if (texts[position] !== text || !same) {
         replace(cell, text);
@@ -340,10 +371,12 @@ export class Table {
     const old = cell.firstElementChild;
     if (old?.tagName === "A" && target) {
       // The element stays, and the focus with it.
-      replace(old, text);
-      old.setAttribute("href", target);
+      if (text instanceof Node || old.textContent !== text) replace(old, text);
+      if (old.getAttribute("href") !== target) old.setAttribute("href", target);
     } else if (target) replace(cell, h("a", { href: target }, text));
-    else if (this.open)
+    else if (this.open && old?.tagName === "BUTTON") {
+      if (text instanceof Node || old.textContent !== text) replace(old, text);
+    } else if (this.open)
       replace(cell, h("button", { type: "button", class: "link", click: () => this.open(this.#rowOf(cell)) }, text));
     else replace(cell, text);
     cell.title = typeof text === "string" && text.length > 20 ? text : "";
@@ -404,6 +437,7 @@ export class Table {
     const changed = total !== this.total;
     this.total = total;
     this.failed?.(null);
+    this.#sift();
     this.pace.done();
     this.loaded?.();
     this.#say(total === 0 ? this.empty() : "");
@@ -431,4 +465,10 @@ export class Table {
     this.note.textContent = text;
     this.note.hidden = text === "";
   }
+}
+
+/** Return true if a value says nothing. */
+function isEmpty(value) {
+  if (value === null || value === undefined || value === "") return true;
+  return typeof value === "object" && !(value instanceof Node) && Object.keys(value).length === 0;
 }
