@@ -13,6 +13,8 @@ Rules:
 - 421 names another broker that has the resource: `broker.client.client_data_flow` requests the lease there.
 - Any other error is final, since a repeated request would fail too. So is 401 to a complete exchange, and a broker that
   does not prove that it knows the user.
+- A client that never had a session fails with `Unreachable` once no endpoint has a broker, with the cause of each
+  (`broker.address_faults`): what it was given is wrong, or nothing runs there. Later it waits for a broker.
 - With several endpoints, the client tries the next one after each failure, and pauses after each round.
 - Unknown members of replies are ignored.
 """
@@ -30,7 +32,17 @@ from twisted.logger import Logger
 
 from broker.backoff import Pauses
 from broker.client.credentials import Credentials
-from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
+from broker.client.errors import (
+    AuthenticationFailed,
+    BrokerUnverified,
+    Closed,
+    Elsewhere,
+    Lost,
+    MtlError,
+    NoBroker,
+    Refused,
+    Unreachable,
+)
 from broker.client.settings import Settings
 from broker.client.transport import Endpoints, FrameSocket
 from broker.wires.mtl.codec import client_messages as wire
@@ -74,6 +86,7 @@ class Control:
         clock: Any,
         endpoints: Endpoints,
         connect_to: Callable[[str], Connect],
+        fault: Callable[[str, float], str],
         settings: Settings,
         credentials: Credentials | None,
         virtual_host: str,
@@ -92,6 +105,7 @@ class Control:
         """Failures to open a session, of one that is not patient."""
         self._endpoints = endpoints
         self._connect_to = connect_to
+        self._fault = fault
         self._settings = settings
         self._opening = wire.opening(virtual_host)
         self._secure = secure
@@ -166,13 +180,10 @@ class Control:
     # the session
 
     async def _enter(self) -> wire.Ready:
+        faults: list[str] = []
         while self._ready is None:
             try:
-                if self._socket is None:
-                    await self._endpoints.look_up()
-                several = self._endpoints.several
-                timeout = min(self._settings.failover, self._settings.timeout) if several else self._settings.timeout
-                reply = self._unauthorized or await self._ask(self._opening, timeout)
+                reply = self._unauthorized or await self._open()
                 self._unauthorized = None
                 if isinstance(reply, wire.Unauthorized):
                     reply = await self._authorize(reply)
@@ -184,6 +195,11 @@ class Control:
                     self._failures += 1
                     raise
                 tried = self._endpoints.current
+                if isinstance(lost, NoBroker):
+                    faults.append(str(lost))
+                    if not self._endpoints.next():
+                        continue
+                    raise Unreachable("; ".join(faults)) from None
                 pause = self._pauses.next() if self._endpoints.next() else self._settings.least_pause
                 self.log.info(
                     "cannot open a session at {endpoint}: {why}; next attempt in {pause:.1f} s",
@@ -201,6 +217,36 @@ class Control:
                 self._profile = ""
                 self.session += 1
         return self._ready
+
+    async def _open(self) -> wire.Reply:
+        """Send the first request of a session. Raises `Lost`; at the first contact `NoBroker`, where there is none."""
+        limit = self._settings.first_contact
+        if limit is None or self.session or not self._patient:
+            if self._socket is None:
+                await self._endpoints.look_up()
+            return await self._ask(self._opening, self._patience())
+        try:
+            looked_up: Deferred[None] = Deferred.fromCoroutine(self._endpoints.look_up())
+            await looked_up.addTimeout(limit, self._clock)
+        except TimeoutError:
+            raise NoBroker(f"{self.endpoint}: no answer to the look-up of its name in {limit:g} s") from None
+        except Lost as lost:
+            raise NoBroker(f"{self.endpoint}: {lost}") from None
+        try:
+            return await self._ask(self._opening, min(limit / 2, self._patience()))
+        except Lost:
+            fault = await self._in_thread(self._fault, self.endpoint, limit / 2)
+            if fault:
+                raise NoBroker(f"{self.endpoint}: {fault}") from None
+        try:
+            return await self._ask(self._opening, self._patience())
+        except Lost as lost:
+            raise NoBroker(f"{self.endpoint}: {lost}; what answers there may be no MTL broker") from None
+
+    def _patience(self) -> float:
+        """Return the time limit of the first request of a session."""
+        settings = self._settings
+        return min(settings.failover, settings.timeout) if self._endpoints.several else settings.timeout
 
     async def _authorize(self, asked: wire.Unauthorized) -> wire.Reply:
         if self.credentials is None:

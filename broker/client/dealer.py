@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 from twisted.logger import Logger
 
+from broker.address_faults import address_fault
 from broker.client.settings import Keys, Settings
 from broker.wires.mtl.codec.data_messages import MAX_HEADER
 
@@ -200,6 +201,10 @@ class ZeroMQ(ZmqFactory):  # type: ignore[misc]
         if self.context is None:
             self.context = zmq.Context()
         return Dealer(self, endpoint, self._keys, self._settings, receive, room, failed)
+
+    def fault(self, endpoint: str, seconds: float) -> str:
+        """See `broker.client.transport.Transport`."""
+        return address_fault(endpoint, self._keys is not None, seconds)
 
     def close(self) -> None:
         """Terminate the context, if it is the transport's own."""

@@ -58,6 +58,14 @@ class Lost(MtlError):
     the text of this error, in events and logs."""
 
 
+class Unreachable(MtlError):
+    """No broker was found at the first contact. The text names each endpoint with the cause."""
+
+
+class NoBroker(Lost):
+    """An endpoint at which no broker answers, with the cause."""
+
+
 class Elsewhere(Lost):
     """A resource belongs to another broker of the cluster, whose control flow is at ``endpoint``. Flows go there."""
 

@@ -96,8 +96,8 @@ class Client:
             endpoints = Endpoints(endpoint, in_thread)
             secure = all(is_secure(each, keys is not None) for each in endpoints.given)
             return Control(
-                reactor, endpoints, self._connect_to, settings, self._credentials, virtual_host, secure, in_thread,
-                patient,
+                reactor, endpoints, self._connect_to, self.transport.fault, settings, self._credentials, virtual_host,
+                secure, in_thread, patient,
             )  # fmt: skip
 
         self._credentials = credentials

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
@@ -111,6 +112,8 @@ class Reader(Direction):
         self._confirm_asked = confirm
         self._wanted: dict[str, Deferred[None] | None] = {}
         """Resources to be summoned, each with the Deferred of the first Summon while that is pending."""
+        self._bodies: dict[str, bytes] = {}
+        """Bodies of Summons by resource, where they are not empty."""
         self._leaving: dict[str, int] = {}
         """Resources that are being dismissed, with the number of pending Dismisses."""
         self._unanswered: dict[int, Delivery] = {}
@@ -132,8 +135,10 @@ class Reader(Direction):
         """Contents whose handlers have not finished."""
         return self._busy
 
-    def summon(self, resource: str) -> Deferred[None]:
+    def summon(self, resource: str, body: bytes = b"") -> Deferred[None]:
         """Start delivery of a resource. Fires when the broker accepts the Summon, and fails if it refuses.
+
+        ``body`` is that of the Summon; the profile "registry" reads it.
 
         After a loss of the flow the resource is summoned again automatically.
         """
@@ -145,6 +150,8 @@ class Reader(Direction):
             raise ValueError(f"{resource!r} is summoned already")
         done: Deferred[None] = Deferred()
         self._wanted[resource] = done
+        if body:
+            self._bodies[resource] = body
         if self._leased:
             self._summon(resource)
         return done
@@ -154,6 +161,7 @@ class Reader(Direction):
         if resource not in self._wanted:
             raise ValueError(f"{resource!r} is not summoned")
         waiting = self._wanted.pop(resource)
+        self._bodies.pop(resource, None)
         if waiting is not None:
             waiting.errback(Closed("the resource was dismissed before the Summon was answered"))
         done: Deferred[None] = Deferred()
@@ -214,7 +222,9 @@ class Reader(Direction):
                 raise refused
             done.errback(refused)
 
-        answer = self.flow.ask(wire.summon, resource).addCallback(answered)
+        answer = self.flow.ask(partial(wire.summon, body=self._bodies.get(resource, b"")), resource).addCallback(
+            answered
+        )
         return answer.addErrback(_trap_lost)
 
     def on_down(self) -> None:

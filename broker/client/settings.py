@@ -16,6 +16,12 @@ class Settings:
 
     timeout: float = 10.0
     """Time limit for a reply, in seconds; after it the client reconnects."""
+    first_contact: float | None = 2.0
+    """Time limit for the first contact with a broker, in seconds: a client that never had a session fails then with
+    `broker.client.errors.Unreachable` where no broker can be at the endpoints. A broker that accepts connections has
+    ``timeout``. None waits for a broker that starts later."""
+    call_timeout: float | None = 30.0
+    """Time limit of the blocking client's calls without one of their own, in seconds; None for no limit."""
     failover: float = 2.0
     """Time limit for the reply to the first request of a session, in seconds, if there are several endpoints; after it
     the client tries the next one. A broker answers that request at once."""

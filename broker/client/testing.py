@@ -174,6 +174,10 @@ class FakeBroker:
                 self._mtl.router.connect(connection.line)
         return connection
 
+    def fault(self, endpoint: str, seconds: float) -> str:
+        """Return no fault: the fake is at every endpoint."""
+        return ""
+
     def close(self) -> None:
         """Ignore the end of a client: the fake serves others."""
 
@@ -296,7 +300,7 @@ class Connection:
         self._soon(lambda: None if self._closed else self._failed(why))
 
     def look_after(self, seconds: float) -> None:
-        """Have the broker look at its timers after that time."""
+        """Have the broker check its timers after that time."""
         self._soon(self._set_look, seconds)
 
     def _set_look(self, seconds: float) -> None:

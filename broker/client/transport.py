@@ -1,6 +1,4 @@
-"""Transport: the interface of sockets, the endpoints of brokers.
-
-Transport of a client: the sockets below the control flow and the data flows.
+"""Transport of a client: the sockets below the control flow and the data flows, and the endpoints of brokers.
 
 `broker.client.dealer.ZeroMQ` is the real one. `broker.client.testing.FakeBroker` is one in memory.
 
@@ -56,6 +54,9 @@ class Transport(Protocol):
         ``receive`` is called with the frames of each message, ``room`` when there is room again after a
         `FrameSocket.send` that found none, and ``failed`` with a text for people when the socket has become unusable.
         """
+
+    def fault(self, endpoint: str, seconds: float) -> str:
+        """Return the reason why no broker is at an endpoint, empty if none is known. The call may block so long."""
 
     def close(self) -> None:
         """Release what the transport holds, after all sockets are closed."""

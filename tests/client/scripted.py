@@ -29,6 +29,7 @@ from tests.patience import PATIENCE
 LOOK_EVERY = 0.002
 
 QUICK = Settings(
+    first_contact=None,
     timeout=20.0,
     heartbeat=1.0,
     dead_after=3,

@@ -19,7 +19,7 @@ import attrs
 import pytest
 
 from broker.client.blocking import Caller, Change, Client, Request, Worker
-from broker.client.credentials import Anonymous, Password
+from broker.client.credentials import Anonymous, External, Password
 from broker.client.errors import AuthenticationFailed, NotTaken, Refused, Rejected, Unsettled
 from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import registry, test, topic
@@ -181,7 +181,7 @@ def test_authentication(kind: str, tmp_path: Path) -> None:
             client.write("queue", ["jobs"], timeout=PATIENCE).send(b"x", timeout=PATIENCE)
             content = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
             assert content.properties["user-id"] == "anna"
-        for credentials in (Password("anna", "pen"), Password("ben", "pencil"), Anonymous(), None):
+        for credentials in (Password("anna", "pen"), Password("ben", "pencil"), Anonymous(), External(), None):
             with broker.client(credentials) as client, pytest.raises(AuthenticationFailed):
                 client.open(PATIENCE)
     finally:
@@ -446,7 +446,9 @@ def test_requests_replies_and_failures(client: Client, caller: Caller, name: str
 
 def test_a_request_waits_for_a_worker_and_not_for_ever(client: Client, caller: Caller, name: str) -> None:
     replies: list[bytes] = []
-    early = threading.Thread(target=lambda: replies.append(caller.call(name, b"early", timeout=PATIENCE).body))
+    early = threading.Thread(
+        target=lambda: replies.append(caller.call(name, b"early", wait=True, timeout=PATIENCE).body)
+    )
     early.start()
     until(lambda: caller.caller.waiting == 1)
     worker = client.serve(name, timeout=PATIENCE)
@@ -454,19 +456,31 @@ def test_a_request_waits_for_a_worker_and_not_for_ever(client: Client, caller: C
     early.join(PATIENCE)
     assert replies == [b"there"]
     with pytest.raises((RequestFailed, TimeoutError)) as caught:
-        caller.call(f"{name}-nobody", b"", timeout=0.2)
+        caller.call(f"{name}-nobody", b"", wait=True, timeout=0.2)
     assert not isinstance(caught.value, RequestFailed) or caught.value.code == 504
+
+
+def test_a_request_without_any_worker_fails_at_once(caller: Caller, name: str) -> None:
+    with pytest.raises(RequestFailed, match="no responders") as caught:
+        caller.call(name, b"", timeout=PATIENCE)
+    assert caught.value.code == 503
 
 
 def test_a_request_without_patience_finds_no_worker(client: Client, caller: Caller, name: str) -> None:
     with pytest.raises((RequestFailed, TimeoutError)) as caught:
-        caller.call(name, b"", timeout=0.0004)  # a ttl of 0 ms
+        caller.call(name, b"", wait=True, timeout=0.0004)  # a ttl of 0 ms
     assert not isinstance(caught.value, RequestFailed) or caught.value.code == 503
 
 
 @pytest.mark.parametrize(
     ("properties", "recycle"),
-    [({}, True), ({"reply-to": "reply/nobody"}, False), ({"ttl": -1}, False), ({"retry": 1}, False)],
+    [
+        ({}, True),
+        ({"reply-to": "reply/nobody"}, False),
+        ({"ttl": -1}, False),
+        ({"retry": 1}, False),
+        ({"wait": 1}, False),
+    ],
 )
 def test_a_request_that_the_broker_does_not_accept(
     client: Client, name: str, properties: dict[str, Any], recycle: bool

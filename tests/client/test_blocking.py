@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from broker.wires.mtl.codec import data_messages
 from broker.wires.mtl.codec.field_table import decode
 from tests.client.scripted import FORBIDDEN, QUICK, ScriptedBroker, unauthorized
 from tests.client.test_control_flow import Scram
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
 
@@ -65,13 +64,6 @@ class Stand:
         self.loop.call(self.broker.close)
         self.loop.stop()
         assert self.broker.wrong == []
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.002)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from broker.client.testing import FakeBroker
 from broker.client.transport import Endpoints
 
 A, B, C = "tcp://192.0.2.1:5975", "tcp://192.0.2.2:5975", "tcp://192.0.2.3:5975"
-SETTINGS = Settings(failover=2.0, least_pause=0.1, most_pause=1.0)
+SETTINGS = Settings(first_contact=None, failover=2.0, least_pause=0.1, most_pause=1.0)
 
 
 class Machines:
@@ -39,6 +39,9 @@ class Machines:
         self.connected.append(endpoint)
         broker = self.brokers.get(endpoint)
         return Silent() if broker is None else broker.connect(reactor, endpoint, receive, room, failed)
+
+    def fault(self, endpoint: str, seconds: float) -> str:
+        return "" if endpoint in self.brokers else "nothing is there"
 
     def close(self) -> None:
         pass

@@ -39,7 +39,7 @@ def test_a_client_installs_no_reactor_and_brings_nothing_of_the_broker() -> None
     assert "broker.client.blocking" in modules, done.stderr
     assert not {"twisted.internet.reactor", "sqlite3"} & set(modules)
     ours = {name.split(".")[1] for name in modules if name.startswith("broker.")}
-    assert ours == {"backoff", "client", "core", "wires"}
+    assert ours == {"address_faults", "backoff", "blocking", "client", "core", "wires"}
     assert [name for name in modules if name.startswith("broker.core.")] == ["broker.core.errors"]
     wires = [name for name in modules if name.startswith("broker.wires.")]
     assert [name for name in wires if not name.startswith("broker.wires.mtl.codec")] == ["broker.wires.mtl"]

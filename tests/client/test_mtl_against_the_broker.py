@@ -1,4 +1,4 @@
-"""The client and the real broker: authentication, every profile, restarts, CURVE keys, and the examples."""
+"""The client and the real broker: CURVE keys, sockets, restarts, and the examples. test_behaviour.py has the rest."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.client.blocking import Content, Request
-from broker.client.credentials import Anonymous, External, Password
-from broker.client.errors import AuthenticationFailed, NotTaken, Refused
+from broker.client.credentials import External, Password
+from broker.client.errors import AuthenticationFailed, NotTaken
 from broker.client.mtl import Delivery, Keys
-from broker.client.profiles import queue, registry, service, test, topic
-from broker.client.profiles.service import RequestFailed
+from broker.client.profiles import queue, registry, service
 from broker.client.settings import Event
-from broker.wires.mtl.codec.control_messages import Confirm
 from tests.access.users import ACCESS, ELSEWHERE, put, right, user
 from tests.client.farm import Farm
 from tests.integration.daemon import ROOT, environment
@@ -72,19 +69,6 @@ KEYS = f'secret_key_file = "keys/broker.private"\n{ACCESS}'
 # who is let in
 
 
-@pytest.mark.parametrize("farm", [USERS], indirect=True)
-def test_logging_in_by_scram_as_a_user(farm: Farm) -> None:
-    with farm.client(Password("anna", "pencil")) as client:
-        ready = client.open(PATIENCE)
-        assert {"test", "registry", "topic", "queue"} <= set(ready.profiles)
-        client.write("queue", ["jobs"], timeout=PATIENCE).send(b"x", timeout=PATIENCE)
-        work = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE)
-        assert work.properties["user-id"] == "anna"
-    for credentials in (Password("anna", "pen"), Password("nobody", "pencil"), Anonymous(), External(), None):
-        with farm.client(credentials) as client, pytest.raises(AuthenticationFailed):
-            client.open(PATIENCE)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("farm", [USERS], indirect=True)
 def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_password(farm: Farm) -> None:
@@ -118,133 +102,7 @@ def test_one_socket_for_both_flows_over_ipc(farm: Farm) -> None:
         assert client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take(PATIENCE).body == b"x"
 
 
-def test_what_the_broker_refuses(farm: Farm) -> None:
-    with farm.client(virtual_host="nowhere") as client, pytest.raises(Refused, match="403"):
-        client.open(PATIENCE)
-    with farm.client() as client:
-        refused: list[tuple[str, list[str], Confirm, int]] = [
-            ("nonsense", ["x"], "none", 400),
-            ("test", ["resource"], "full", 501),
-            ("test", ["other"], "none", 400),
-        ]
-        for profile, resources, confirm, code in refused:
-            with pytest.raises(Refused) as caught:
-                client.read(profile, resources, confirm=confirm, timeout=PATIENCE)
-            assert caught.value.code == code
-
-
 # the profiles
-
-
-def test_the_registry_as_a_snapshot_and_live(farm: Farm) -> None:
-    changes: list[tuple[str, str]] = []
-    with farm.client() as client, farm.daemon.connect(label="shop keeper") as peer:
-        peer.send(to="client", op="willserve", services=[{"type": "servicedesc", "service": "shop", "hostport": "h:1"}])
-        peer.done()
-        view = client.wait(
-            registry.services, client.client, None, lambda event, entry: changes.append((event, entry.name)),
-            timeout=PATIENCE,
-        )  # fmt: skip
-        assert ("up", "shop") in changes
-        changes.clear()
-        offer = client.wait(registry.offer, client.client, "bank", "h:2", load=0.25, timeout=PATIENCE)
-        until(lambda: changes == [("up", "bank")])
-        # the same registry as that of every other wire
-        (found,) = peer.ask(to="client", op="find", service="bank")["desc"]
-        assert found["hostport"] == "h:2"
-        assert [each.hostport for each in client.services("bank", PATIENCE)] == ["h:2"]
-        loads = client.wait(registry.loads, client.client, "bank", timeout=PATIENCE)
-        assert [load.load for load in loads.entries.values()] == [0.25]
-        client.wait(offer.load, 0.5, timeout=PATIENCE)
-        until(lambda: [load.load for load in loads.entries.values()] == [0.5])
-        peer.send(to="client", op="wontserve", services=["shop"])
-        client.wait(offer.withdraw, timeout=PATIENCE)
-        until(lambda: len(changes) == 3)
-        assert sorted(changes[1:]) == [("down", "bank"), ("down", "shop")]
-        until(lambda: loads.entries == {})
-        assert view.synced
-
-
-@pytest.mark.parametrize("farm", ['[[mtl.queues]]\ndead_letters = ["rejected"]'], indirect=True)
-def test_work_that_fails_is_given_to_somebody_and_poison_is_put_aside(farm: Farm) -> None:
-    seen: list[tuple[bytes, int]] = []
-
-    def work(piece: Delivery) -> None:
-        seen.append((piece.body, piece.number("delivery-count")))
-        if piece.body == b"shy" and piece.number("delivery-count") < 3:
-            raise NotTaken(recycle=True)
-        if piece.body == b"poison":
-            raise NotTaken
-
-    with farm.client() as client:
-        writer = client.wait(queue.writer, client.client, timeout=PATIENCE)
-        for body in (b"good", b"shy", b"poison"):
-            client.wait(queue.put, writer, "jobs", body, timeout=PATIENCE)
-        worker = client.wait(queue.worker, client.client, ["jobs"], work, window=2, timeout=PATIENCE)
-        until(lambda: len(seen) == 5)
-        assert sorted(seen) == [(b"good", 1), (b"poison", 1), (b"shy", 1), (b"shy", 2), (b"shy", 3)]
-        dead = client.read("queue", ["jobs.dead"], confirm="full", timeout=PATIENCE).take(PATIENCE)
-        assert dead.body == b"poison"
-        assert worker.lease.window == 2
-        client.wait(worker.drain, timeout=PATIENCE)
-
-
-def test_a_worker_that_leaves_gives_back_what_it_has_not_done(farm: Farm) -> None:
-    with farm.client() as client, farm.client() as other:
-        writer = client.write("queue", ["jobs"], timeout=PATIENCE)
-        for number in range(10):
-            writer.post(b"%d" % number, timeout=PATIENCE)
-        writer.flush(PATIENCE)
-        lazy = other.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
-        lazy.take(PATIENCE).confirm()
-        lazy.take(PATIENCE)
-        until(lambda: lazy.reader.busy == 9)
-        lazy.close()
-        eager = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
-        assert {eager.take(PATIENCE).body for _ in range(9)} == {b"%d" % number for number in range(1, 10)}
-
-
-def test_topics_and_the_test_profile(farm: Farm) -> None:
-    news: list[tuple[str, bytes, Any]] = []
-
-    def receive(delivery: Delivery) -> None:
-        news.append((delivery.resource, delivery.body, delivery.properties.get("retained")))
-
-    with farm.client() as client:
-        publisher = client.wait(topic.publisher, client.client, confirm="full", timeout=PATIENCE)
-        client.wait(partial(topic.publish, retain=True), publisher, "weather", b"rain", timeout=PATIENCE)
-        client.wait(topic.subscribe, client.client, ["weather", "sports"], receive, timeout=PATIENCE)
-        client.wait(topic.publish, publisher, "sports", b"1:0", {"X-Home": "us"}, timeout=PATIENCE)
-        until(lambda: len(news) == 2)
-        assert news == [("weather", b"rain", True), ("sports", b"1:0", None)]
-        client.wait(test.reader, client.client, receive, timeout=PATIENCE)
-        writer = client.wait(test.writer, client.client, timeout=PATIENCE)
-        client.wait(writer.send, b"x", timeout=PATIENCE)
-        until(lambda: news[2:] == [("resource", b"x", None)])
-
-
-def test_calls_and_what_becomes_of_those_that_fail(farm: Farm) -> None:
-    def serve(request: Delivery) -> bytes:
-        if request.body == b"bad":
-            raise NotTaken
-        return request.body.upper()
-
-    with farm.client() as client:
-        caller = client.wait(service.caller, client.client, ["echo"], timeout=PATIENCE)
-        early = threading.Thread(target=client.wait, args=(caller.call, "echo", b"early"))
-        early.start()
-        worker = client.wait(partial(service.worker, loads=True), client.client, "echo", serve, timeout=PATIENCE)
-        early.join(PATIENCE)
-        assert not early.is_alive()
-        client.wait(worker.load, 0.75, timeout=PATIENCE)
-        assert client.wait(caller.call, "echo", b"hello").body == b"HELLO"
-        assert [each.protocol for each in client.services("echo", PATIENCE)] == ["mtl"]
-        with pytest.raises(RequestFailed) as caught:
-            client.wait(caller.call, "echo", b"bad")
-        assert caught.value.code == 500
-        client.wait(worker.drain, timeout=PATIENCE)
-        with pytest.raises((RequestFailed, TimeoutError)):
-            client.wait(partial(caller.call, timeout=0.3), "echo", b"nobody")
 
 
 def test_a_blocking_handler_outlasts_the_brokers_limit_of_silence(farm: Farm) -> None:
@@ -363,7 +221,7 @@ def test_a_client_that_comes_before_the_broker(farm: Farm) -> None:
     with farm.client() as client:
 
         def read() -> None:
-            contents.append(client.read("queue", ["jobs"], confirm="full").take())
+            contents.append(client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take())
 
         thread = threading.Thread(target=read)
         thread.start()

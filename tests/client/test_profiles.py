@@ -431,9 +431,12 @@ class Callers(Helpers):
         first, second = caller.call("bank", b"a", {"x": 1}), caller.call("shop", b"b", retry=True, timeout=2.5)
         asked = await self.asked(2)
         self.assertEqual(
-            asked[0], {"x": 1, "ttl": 30_000, "retry": False, "reply-to": "reply/1", "correlation-id": "1"}
+            asked[0],
+            {"x": 1, "ttl": 30_000, "retry": False, "wait": False, "reply-to": "reply/1", "correlation-id": "1"},
         )
-        self.assertEqual(asked[1], {"ttl": 2_500, "retry": True, "reply-to": "reply/1", "correlation-id": "2"})
+        self.assertEqual(
+            asked[1], {"ttl": 2_500, "retry": True, "wait": True, "reply-to": "reply/1", "correlation-id": "2"}
+        )
         self.assertEqual([content.resource for content in self.broker.of(Content)], ["service/bank", "service/shop"])
         for body, id in ((b"B", "2"), (b"?", "9"), (b"A", "1"), (b"A again", "1")):
             self.broker.give("reply", body, correlation_id=id)

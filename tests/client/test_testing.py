@@ -60,7 +60,7 @@ def test_time_passes_by_the_clients_clock() -> None:
     broker, time = FakeBroker(), Timeline()
     client = broker.client(time.clock)
     caller = time.result(service.caller(client))
-    failure = time.result(caller.call("nobody", b"", timeout=10.0), 10.1)
+    failure = time.result(caller.call("nobody", b"", wait=True, timeout=10.0), 10.1)
     # The broker's error and the caller's own timeout are due at the same moment.
     assert failure.check(RequestFailed, TimeoutError), failure
     assert time.clock.seconds() >= 10.0 - 0.05

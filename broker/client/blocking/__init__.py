@@ -11,8 +11,9 @@ Rules:
 - The program's handlers run in the program's threads, so they may block. Any number of threads may use one client.
 - Contents wait in the client until the program takes them; where they are confirmed, until the program has answered
   them. Above a limit (the window, or `Settings.pending`) the client stops receiving.
-- A call that takes longer than its ``timeout``, in seconds, raises TimeoutError. Without a timeout it waits
-  indefinitely, also for a broker that is away.
+- A call that takes longer than its ``timeout``, in seconds, raises TimeoutError; the default is
+  `Settings.call_timeout`. `Client.wait` has no default. The first call raises `broker.client.errors.Unreachable` where
+  no broker is at the endpoints.
 - `Client.wait` makes all functions of `broker.client.mtl` and `broker.client.profiles` available.
 """
 

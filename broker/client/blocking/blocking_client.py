@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from twisted.internet.defer import execute
-
 from broker.client import mtl
 from broker.client.blocking.blocking_profiles import Caller, Offer, Reader, Watch, Worker, Writer
 from broker.client.credentials import Credentials
@@ -23,7 +21,8 @@ from broker.wires.mtl.codec.control_messages import DEFAULT_HOST, Confirm
 class Client:
     """A client of one broker at a time; its arguments are those of `broker.client.mtl.Client`. It runs until `close`.
 
-    ``on_event`` callbacks run in the client's thread and must not block.
+    A call raises TimeoutError after its ``timeout``, by default `Settings.call_timeout`. ``on_event`` callbacks run in
+    the client's thread and must not block.
     """
 
     def __init__(
@@ -37,6 +36,7 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         self._thread = ReactorThread()
+        self._timeout = (settings or Settings()).call_timeout
         self.client = mtl.Client(
             self._thread.reactor,
             endpoint,
@@ -44,8 +44,8 @@ class Client:
             virtual_host=virtual_host,
             keys=keys,
             settings=settings,
-            # SCRAM blocks the thread for a fraction of a second, which is short beside a heartbeat.
-            in_thread=execute,
+            # The reactor's own thread pool would start only with `reactor.run`.
+            in_thread=self._thread.aside,
             transport=transport,
         )
         """The client in the thread. Use it only by `wait`."""
@@ -69,9 +69,12 @@ class Client:
         """Call a function in the client's thread and return its result, or that of its Deferred or coroutine."""
         return self._thread.call(function, *arguments, timeout=timeout, **named)
 
+    def _call(self, function: Callable[..., Any], *arguments: Any, timeout: float | None, **named: Any) -> Any:
+        return self.wait(function, *arguments, timeout=self._timeout if timeout is None else timeout, **named)
+
     def open(self, timeout: float | None = None) -> Ready:
         """Open a session. Returns the broker's profiles and limits. The call is optional."""
-        ready: Ready = self.wait(self.client.open, timeout=timeout)
+        ready: Ready = self._call(self.client.open, timeout=timeout)
         return ready
 
     def read(
@@ -86,7 +89,7 @@ class Client:
     ) -> Reader:
         """Open a reader of these resources."""
         reader = Reader(self._thread)
-        reader.reader = self.wait(
+        reader.reader = self._call(
             self.client.read, profile, resources, reader.receive, confirm=confirm, window=window, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip
@@ -104,7 +107,7 @@ class Client:
         timeout: float | None = None,
     ) -> Writer:
         """Open a writer to these resources. By default Contents are confirmed, and sent again until they are."""
-        writer = self.wait(
+        writer = self._call(
             self.client.writer, profile, resources, confirm=confirm, resend=resend, on_event=on_event, timeout=timeout
         )
         return Writer(self._thread, writer)
@@ -123,7 +126,7 @@ class Client:
         ``window`` is the number of requests that this worker may have at a time. ``loads`` permits `Worker.load`.
         """
         worker = Worker(self._thread)
-        worker.worker = self.wait(
+        worker.worker = self._call(
             service.worker, self.client, name, worker.receive, window=window, loads=loads, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip
@@ -134,24 +137,26 @@ class Client:
         self, names: Sequence[str] = (), *, on_event: OnEvent | None = None, timeout: float | None = None
     ) -> Caller:
         """Open a caller of these services, or of any."""
-        caller = self.wait(service.caller, self.client, names, on_event=on_event, timeout=timeout)
+        caller = self._call(service.caller, self.client, names, on_event=on_event, timeout=timeout)
         return Caller(self._thread, caller)
 
-    def services(self, name: str | None = None, timeout: float | None = None) -> list[registry.Service]:
-        """Return the services that are registered now, or those with that name."""
+    def services(
+        self, name: str | None = None, timeout: float | None = None, filter: str = ""
+    ) -> list[registry.Service]:
+        """Return the services that are registered now, or those with that name, to which the filter applies."""
 
         async def look() -> list[registry.Service]:
-            view = await registry.services(self.client, name)
+            view = await registry.services(self.client, name, filter=filter)
             view.close()
             return list(view.entries.values())
 
-        services: list[registry.Service] = self.wait(look, timeout=timeout)
+        services: list[registry.Service] = self._call(look, timeout=timeout)
         return services
 
     def watch(self, name: str | None = None, *, on_event: OnEvent | None = None, timeout: float | None = None) -> Watch:
         """Watch all services, or those with a name. Returns when the first snapshot is complete."""
         watch = Watch(self._thread)
-        watch.view = self.wait(registry.services, self.client, name, watch.changed, on_event=on_event, timeout=timeout)
+        watch.view = self._call(registry.services, self.client, name, watch.changed, on_event=on_event, timeout=timeout)
         self._thread.soon(lambda: watch.end_with(watch.view.ended))
         return watch
 
@@ -167,7 +172,7 @@ class Client:
         timeout: float | None = None,
     ) -> Offer:
         """Offer a service of the program's own. Returns when the broker has registered it."""
-        offer = self.wait(
+        offer = self._call(
             registry.offer, self.client, name, hostport, protocol=protocol, label=label, load=load, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip

@@ -397,12 +397,13 @@ class Caller:
         properties: Mapping[str, Value] | None = None,
         *,
         retry: bool = False,
+        wait: bool = False,
         timeout: float = service.DEFAULT_TIMEOUT,
     ) -> Delivery:
         """Send a request to a service and return the reply. Errors and arguments are those of `service.Caller.call`."""
 
         def call() -> object:
-            return self.caller.call(name, body, properties, retry=retry, timeout=timeout)
+            return self.caller.call(name, body, properties, retry=retry, wait=wait, timeout=timeout)
 
         reply: Delivery = self._thread.call(call)
         return reply

@@ -50,7 +50,7 @@ def put(
     ttl: float | None = None,
     id: str = "",
 ) -> Deferred[None]:
-    """Put one message into a queue. Fires when it is safe.
+    """Put one message into a queue. Fires when the broker has confirmed it.
 
     ``ttl`` is the time in seconds after which the message expires. ``id`` is the message id by which a queue with
     duplicate detection recognises a repeated message.

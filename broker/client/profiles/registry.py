@@ -23,10 +23,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.backoff import Pauses
-from broker.client.errors import Closed, MtlError, Rejected, Unsettled
+from broker.client.errors import Closed, MtlError, Refused, Rejected, Unsettled
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery
 from broker.client.settings import Event, OnEvent
+from broker.wires.mtl.codec.field_table import encode
 
 # Report of a load: the body of the Content by which a provider or a worker reports its load.
 
@@ -144,6 +145,10 @@ class View(Generic[Entry]):
         if event == "synced":
             self._adopt()
             return
+        if event == "error":
+            if not self.first.called:
+                self.first.errback(Refused(delivery.number("code"), delivery.text("reason")))
+            return
         try:
             key = self._key(delivery)
             entry = None if event == "down" else self._read(delivery)
@@ -187,11 +192,19 @@ class View(Generic[Entry]):
 
 
 async def services(
-    client: Client, name: str | None = None, on_change: OnChange[Service] | None = None, on_event: OnEvent | None = None
+    client: Client,
+    name: str | None = None,
+    on_change: OnChange[Service] | None = None,
+    on_event: OnEvent | None = None,
+    filter: str = "",
 ) -> View[Service]:
-    """Open a view of all services, or of those with a name. Returns it when the first snapshot is complete."""
+    """Open a view of all services, or of those with a name, and to which the filter applies (docs/protocols/http.md).
+
+    Returns it when the first snapshot is complete. Raises `Refused` for a filter that the broker cannot parse.
+    """
     resource = "services" if name is None else f"service/{name}"
-    return await _view(client, resource, View(_service, _service_key, on_change), on_event)
+    body = encode({"filter": filter}) if filter else b""
+    return await _view(client, resource, View(_service, _service_key, on_change), on_event, body)
 
 
 async def loads(
@@ -202,7 +215,9 @@ async def loads(
     return await _view(client, resource, View(_load, _provider, on_change), on_event)
 
 
-async def _view(client: Client, resource: str, view: View[Entry], on_event: OnEvent | None) -> View[Entry]:
+async def _view(
+    client: Client, resource: str, view: View[Entry], on_event: OnEvent | None, body: bytes = b""
+) -> View[Entry]:
     view.reader = reader = await client.reader(PROFILE, [resource], view.receive, confirm="none", on_event=on_event)
 
     def ended(outcome: Any) -> Any:
@@ -214,7 +229,7 @@ async def _view(client: Client, resource: str, view: View[Entry], on_event: OnEv
 
     reader.ended.addBoth(ended)
     try:
-        await reader.summon(resource)
+        await reader.summon(resource, body)
         await view.first
     except BaseException:
         view.first.addErrback(_known)

@@ -179,15 +179,22 @@ class Caller:
         properties: Mapping[str, Value] | None = None,
         *,
         retry: bool = False,
+        wait: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Deferred[Delivery]:
         """Send a request to a service. Fires with the reply.
 
         Fails with `RequestFailed`, `Unsettled`, `Full`, `Closed`, or TimeoutError after ``timeout`` seconds, which also
-        bounds the time that the request waits for a worker with room. ``retry``: the request is idempotent and may be
-        processed twice.
+        bounds the time that the request waits for a worker with room. Without any worker the request fails at once, by
+        503, or with ``wait`` when none has come in time. ``retry``: the request is idempotent and may be processed
+        twice; it waits as well, since its worker may be reconnecting.
         """
-        more: dict[str, Value] = {**(properties or {}), "ttl": round(timeout * 1000), "retry": retry}
+        more: dict[str, Value] = {
+            **(properties or {}),
+            "ttl": round(timeout * 1000),
+            "retry": retry,
+            "wait": wait or retry,
+        }
         self._count += 1
         call = _Call(str(self._count), f"service/{name}", body, more, retry)
         if self.reader.flow.closed:

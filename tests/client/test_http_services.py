@@ -1,0 +1,121 @@
+"""The client of plain HTTP: against real daemons, with fail-over, and against addresses where no broker is."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.client.errors import Refused, Unreachable
+from broker.client.http_services import AsyncHttpClient, Change, HttpClient
+from tests.client.test_wrong_address import server
+from tests.integration.daemon import Daemon, environment
+from tests.integration.http_api import ask
+from tests.page.farm import configuration
+from tests.patience import PATIENCE, until
+from tests.ports import free_port
+
+
+def url_of(daemon: Daemon) -> str:
+    return f"http://127.0.0.1:{daemon.http_port()}"
+
+
+def started(folder: Path, port: int = 0) -> Daemon:
+    folder.mkdir(exist_ok=True)
+    file = folder / "x.toml"
+    text = configuration()
+    file.write_text(text if not port else text.replace("[http]\n", "[http]\n", 1).replace(":0:", f":{port}:"))
+    return Daemon(folder, "--config", str(file))
+
+
+def test_an_offer_is_found_watched_renewed_and_withdrawn(tmp_path: Path) -> None:
+    seen: list[Change] = []
+    with started(tmp_path) as daemon, HttpClient(url_of(daemon), timeout=PATIENCE) as client:
+        assert client.find("bank") == []
+        watching = threading.Thread(target=lambda: seen.extend(client.watch("bank")))
+        watching.start()
+        with client.offer("bank", "127.0.0.1:7000", ttl=3, load=0.5, zone="east", tags=["v2"]) as offer:
+            assert "loopback" in offer.warnings[0]
+            # A program that forgets to withdraw can end.
+            assert [each.daemon for each in threading.enumerate() if each.name.startswith("offer ")] == [True]
+            [found] = client.find("bank", filter='zone=east and "v2" in tags', near="load")
+            assert (found["hostport"], found["load"], found["provider"]) == ("127.0.0.1:7000", 0.5, offer.provider)
+            offer.load(0.75, requests=10)
+            assert client.find("bank")[0]["load"] == 0.75
+            # The broker forgets it, and the next renewal registers it again.
+            first = offer.provider
+            ask(daemon, "DELETE", "/v1/services/bank/127.0.0.1:7000", **{"Owner-Token": offer.token})
+            until(lambda: offer.provider != first)
+        until(lambda: [each.event for each in seen if each.event != "update"] == ["up", "down", "up", "down"])
+        with pytest.raises(Refused, match="position 6"):
+            client.find("bank", filter="zone=")
+        client.close()
+        watching.join(PATIENCE)
+        assert not watching.is_alive()
+
+
+def test_asyncio(tmp_path: Path) -> None:
+    async def work(url: str) -> list[str]:
+        async with AsyncHttpClient(url, timeout=PATIENCE) as client:
+            offer = await client.offer("bank", "192.0.2.1:7000", ttl=PATIENCE)
+            events: list[str] = []
+            async for change in client.watch("bank"):
+                events.append(change.event)
+                if change.event == "down":
+                    return events
+                assert len(await client.find("bank")) == 1
+                await asyncio.to_thread(offer.withdraw)
+        return []
+
+    with started(tmp_path) as daemon:
+        assert asyncio.run(work(url_of(daemon))) == ["up", "down"]
+
+
+def test_another_broker_is_used_when_one_is_away(tmp_path: Path) -> None:
+    seen: list[Change] = []
+    with started(tmp_path / "a") as first, started(tmp_path / "b") as second:
+        with HttpClient([url_of(first), url_of(second)], timeout=PATIENCE) as client:
+            watching = threading.Thread(target=lambda: seen.extend(client.watch("bank")))
+            offer = client.offer("bank", "192.0.2.1:7000", ttl=1.5)
+            watching.start()
+            until(lambda: len(seen) == 1)
+            first.process.kill()
+            first.process.wait()
+            until(lambda: ask(second, "GET", "/v1/services/bank")[1]["services"])
+            assert client.find("bank")[0]["provider"] == offer.provider
+            until(lambda: seen[-1].service["provider"] == offer.provider)
+            assert client.urls[0] == url_of(second)
+            assert offer.error is None
+        watching.join(PATIENCE)
+
+
+def test_a_wrong_address_is_named_with_its_cause() -> None:
+    refused = f"http://127.0.0.1:{free_port()}"
+    with server(b"220 mail.example ESMTP\r\n") as mail, server(b"HTTP/1.1 200 OK\r\n\r\n<html>") as page:
+        others = [each.replace("tcp:", "http:") for each in (mail, page)]
+        tls = mail.replace("tcp:", "https:")
+        client = HttpClient([refused, "http://no-such-host.invalid", *others, tls])
+        with pytest.raises(Unreachable) as caught:
+            client.offer("bank", "192.0.2.1:80")
+    text = str(caught.value)
+    assert f"{refused}: Connection refused" in text
+    assert "no-such-host.invalid: the name of the host cannot be looked up" in text
+    assert f"{others[0]}: the server does not speak HTTP" in text
+    assert f"{others[1]}: the server is no broker: its answer 200 is no JSON" in text
+    assert f"{tls}: TLS: wrong version number" in text
+    wrong: list[str | list[str]] = ["tcp://127.0.0.1:5975", "127.0.0.1", []]
+    for url in wrong:
+        with pytest.raises(ValueError, match="URL of a broker"):
+            HttpClient(url)
+
+
+def test_it_needs_neither_zeromq_nor_twisted() -> None:
+    script = "import sys, broker.client.http_services; print(*sorted(sys.modules), sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert not {"zmq", "twisted", "txzmq", "msgspec"} & set(done.stdout.split())
