@@ -51,7 +51,7 @@ GROUP = "queue"
 
 def queue_group() -> click.Group:
     """Return the group of the actions on work queues."""
-    group = click.Group(GROUP, help="Put messages into work queues, look at them, and move or remove them.")
+    group = click.Group(GROUP, help="Put messages into work queues, peek at them, and move or remove them.")
     for action in ACTIONS:
         _, is_one, short = action.name.partition(f"{GROUP}-")
         if is_one:
@@ -258,7 +258,7 @@ def _show_end(output: Output, found: Mapping[str, Any]) -> None:
 
 
 async def _followed(client: ApiClient, output: Output, found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Show the progress until the drain is over. Returns its last state."""
+    """Show the progress until the drain ends. Returns its last state."""
     from rich.progress import BarColumn, Progress, TextColumn
 
     first = remaining(found)

@@ -119,8 +119,8 @@ class Answer(msgspec.Struct, frozen=True):
         if self.status in (404, 405, 501):
             return self._foreign(f"answers {status}: the broker is of an older version, or this is another server")
         if code is Exit.DENIED:
-            return Failure(f"{self.where} answers {status} without problem details: a proxy refuses it", code)
-        return self._foreign(f"answers {status} without problem details")
+            return Failure(f"{self.where} answers {status} without a reason: a proxy refuses the request", code)
+        return self._foreign(f"answers {status} without a reason: this is another server, or not the HTTP listener")
 
     def _foreign(self, what: str) -> Failure:
         return Failure(f"{self.where} {what}", Exit.UNINTELLIGIBLE)

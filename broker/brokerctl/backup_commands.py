@@ -184,7 +184,7 @@ def read_archive(path: Path, target: Path) -> list[Member]:
 
 
 def _kept(directory: Path) -> Iterator[PurePosixPath]:
-    """Yield the paths of the files of a state directory that belong into a backup, in order."""
+    """Yield the paths of the files of a state directory that belong in a backup, in order."""
     for where, folders, names in os.walk(directory):
         here = PurePosixPath(Path(where).relative_to(directory).as_posix())
         folders[:] = sorted(

@@ -173,8 +173,19 @@ def manual() -> None:
 FARM, SERVICES, TO_DO, TESTS = "The farm", "Services and topics", "Actions", "Tests"
 USERS, STATE, HERE = "The users file of this machine", "The state of this machine", "This command"
 
-LISTS = ("catalog", "services", "providers", "loads", "sessions", "topics", "queues", "listeners", "counters")
-"""The lists of the API that are commands."""
+LISTS = (
+    "catalog",
+    "services",
+    "providers",
+    "loads",
+    "sessions",
+    "topics",
+    "queues",
+    "listeners",
+    "bridges",
+    "counters",
+)
+"""Lists of the API that have a command of their own."""
 
 
 def _from(module: str, name: str) -> Callable[[], click.Command]:
@@ -213,7 +224,7 @@ def _add(section: str, module: str, *names: str) -> None:
 _add(FARM, "state_commands", "status", "why")
 for each in LISTS:
     cli.add(FARM, each, partial(_list, each))
-_add(FARM, "follow_commands", "top", "watch", "events")
+_add(FARM, "follow_commands", "top", "watch", "events", "logs")
 _add(FARM, "list_commands", "views")
 _add(FARM, "state_commands", "director", "plan")
 _add(FARM, "cluster_commands", "cluster")

@@ -9,12 +9,15 @@ import platform
 import re
 import resource
 import shutil
+import socket
 import stat
 import sys
 import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -68,8 +71,14 @@ def error(what: str, text: str) -> Finding:
 DESCRIPTORS = 65_536
 """Descriptors of the shipped unit: one for each connection."""
 
+DESCRIPTOR = "file descriptors"
+"""The thing examined, for this machine or for that of the broker."""
+
 FEW_DESCRIPTORS = 4_096
 """Below this many, a farm of some thousand peers is refused connections."""
+
+FULL = 0.8
+"""Share of the descriptors that a broker has open from which on it is a warning."""
 
 SOMAXCONN = 1_024
 """Connections that wait in the kernel while the broker is busy: after a restart all peers come at once."""
@@ -83,31 +92,35 @@ UNSYNCHRONIZED = 5
 """TIME_ERROR of adjtimex(2): the kernel's clock is not synchronised."""
 
 
-def examine_machine(state: Path | None) -> Iterator[Finding]:
-    """Yield the findings. ``state`` is the state directory of the broker, None if it is not known."""
-    yield from _limits()
-    if state is not None:
-        yield _disk(state)
+def examine_machine() -> Iterator[Finding]:
+    """Yield the findings about the clock and the libraries of this machine."""
     yield from _clock()
     yield from _versions()
 
 
-def _limits() -> Iterator[Finding]:
+def examine_limits(state: Path | None) -> Iterator[Finding]:
+    """Yield the findings about limits and disk of this machine, for a broker that is here and does not run. ``state``
+    is its state directory, None if it is not known."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     about = f"{soft} (at most {hard}) in this shell; the shipped unit of systemd sets {DESCRIPTORS}"
-    enough = soft == resource.RLIM_INFINITY or soft >= FEW_DESCRIPTORS
-    yield ok("file descriptors", about) if enough else warning("file descriptors", f"{about}; raise it by: ulimit -n")
-    try:
-        backlog = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    except (OSError, ValueError):
-        return
+    yield _descriptors(soft == resource.RLIM_INFINITY or soft >= FEW_DESCRIPTORS, about)
+    with suppress(OSError, ValueError):
+        yield _backlog(int(Path("/proc/sys/net/core/somaxconn").read_text()))
+    if state is not None:
+        yield _disk_of(state)
+
+
+def _descriptors(enough: bool, about: str) -> Finding:
+    return ok(DESCRIPTOR, about) if enough else warning(DESCRIPTOR, f"{about}; raise it by: ulimit -n")
+
+
+def _backlog(backlog: int) -> Finding:
     if backlog >= SOMAXCONN:
-        yield ok("somaxconn", str(backlog))
-    else:
-        yield warning("somaxconn", f"{backlog}; raise it by: sysctl net.core.somaxconn={SOMAXCONN}")
+        return ok("somaxconn", str(backlog))
+    return warning("somaxconn", f"{backlog}; raise it by: sysctl net.core.somaxconn={SOMAXCONN}")
 
 
-def _disk(state: Path) -> Finding:
+def _disk_of(state: Path) -> Finding:
     what = f"disk of {state}"
     if not state.exists():
         return warning(what, "the state directory does not exist yet; the broker makes it")
@@ -117,6 +130,10 @@ def _disk(state: Path) -> Finding:
         return error(what, f"cannot be examined: {problem.strerror}")
     if not os.access(state, os.W_OK | os.X_OK):
         return warning(what, f"{size(free)} free; this user cannot write there, which the broker's user must")
+    return _disk(what, free)
+
+
+def _disk(what: str, free: int) -> Finding:
     if free < NO_ROOM:
         return error(what, f"{size(free)} free: the broker cannot store its state much longer")
     return warning(what, f"{size(free)} free") if free < LITTLE_ROOM else ok(what, f"{size(free)} free")
@@ -271,7 +288,7 @@ def certificates(path: Path) -> Iterator[Finding]:
 
 
 def expiry(what: str, ends: float, now: float) -> Finding:
-    """Return the finding about a certificate that ends at a time, in seconds of the epoch."""
+    """Return the finding about a certificate that ends at a time, in seconds since the epoch."""
     day = time.strftime("%Y-%m-%d", time.gmtime(ends))
     if ends <= now:
         return error(what, f"expired on {day}")
@@ -327,10 +344,30 @@ async def examine_broker(client: ApiClient, verify: bool = False) -> Sequence[Fi
     except Failure as failure:
         weight = warning if failure.code is Exit.DENIED else error
         found.append(weight("status", str(failure)))
+    found += await _machine(client)
     found += await _addresses(client)
     found += await _cluster(client)
+    found += await _bridges(client)
     if verify:
         found += await _verified(client)
+    return found
+
+
+async def _machine(client: ApiClient) -> Sequence[Finding]:
+    """Return the findings about limits and disk of the broker's machine."""
+    try:
+        about = mapping(await client.get("/v1/machine"))
+    except Failure:
+        return []  # an older broker, or one that does not permit it
+    limit, used, backlog, free = (about.get(each) for each in ("descriptors", "open", "somaxconn", "free"))
+    found = []
+    if isinstance(limit, int):
+        enough = limit >= FEW_DESCRIPTORS and (not isinstance(used, int) or used < FULL * limit)
+        found.append(_descriptors(enough, f"{text(used)} of {limit} are open at the broker"))
+    if isinstance(backlog, int):
+        found.append(_backlog(backlog))
+    if isinstance(free, int):
+        found.append(_disk(f"disk of {text(about.get('disk'))}", free))
     return found
 
 
@@ -362,8 +399,47 @@ async def _cluster(client: ApiClient) -> Sequence[Finding]:
     return found
 
 
+async def _bridges(client: ApiClient) -> Sequence[Finding]:
+    """Return the findings about the bridges that are up; the readiness has those that are not."""
+    try:
+        bridges = rows(await client.get("/v1/views/broker/bridges"))
+    except Failure:
+        return []  # an older broker, or one that does not permit it
+    found = []
+    for each in (each for each in bridges if each.get("state") == "up"):
+        sides = f"{text(each.get('services_in'))} services come, {text(each.get('services_out'))} go"
+        refused = f"{text(each.get('refused'))} were refused, the last one because {text(each.get('error'))}"
+        weight = warning if each.get("refused") else ok
+        found.append(
+            weight(f"bridge {text(each.get('name'))}", f"{sides}; {refused}" if each.get("refused") else sides)
+        )
+    return found
+
+
 ADDRESSES = 1_000
 """Services whose addresses are examined: one answer."""
+
+
+TRIED, TRIERS = 200, 20
+"""Services to which a connection is tried, and those at a time: ten seconds if none answers."""
+
+CONNECT = 1.0
+"""Seconds for a connection to a service."""
+
+
+def _unreachable(hostport: str) -> str:
+    """Return the reason why this machine cannot connect to a service, as a remark; empty if it can, or gets no answer:
+    a service behind a firewall may serve others."""
+    host, _, port = hostport.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+    except (socket.gaierror, UnicodeError):
+        return "the name of its host cannot be looked up at this machine"
+    except ConnectionRefusedError:
+        return "nothing listens on its port: the connection is refused"
+    except (OSError, ValueError, OverflowError):
+        pass
+    return ""
 
 
 async def _addresses(client: ApiClient) -> Sequence[Finding]:
@@ -374,6 +450,15 @@ async def _addresses(client: ApiClient) -> Sequence[Finding]:
         # A user who may not see them: the state itself has been reported.
         return []
     marked = [each for each in services if isinstance(each.get("remark"), str)]
+    # Those of the broker itself, provider 0, are its listeners: a connection to a full one would displace a peer.
+    others = [
+        each
+        for each in services
+        if "remark" not in each and each.get("protocol") == "tcp" and each.get("provider") != 0
+    ][:TRIED]
+    with ThreadPoolExecutor(TRIERS) as pool:
+        causes = pool.map(_unreachable, [text(each.get("hostport")) for each in others])
+        marked += [{**each, "remark": cause} for each, cause in zip(others, causes, strict=True) if cause]
     first = {each["remark"]: each for each in reversed(marked)}
     counts = Counter(each["remark"] for each in marked)
     return [

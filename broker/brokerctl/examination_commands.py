@@ -18,12 +18,14 @@ from broker.brokerctl.backup_commands import default_state
 from broker.brokerctl.command_session import color, remote, session_of
 from broker.brokerctl.contexts import path_of
 from broker.brokerctl.doctor import (
+    DESCRIPTOR,
     Finding,
     Level,
     error,
     examine_broker,
     examine_configuration,
     examine_context,
+    examine_limits,
     examine_machine,
     ok,
 )
@@ -101,8 +103,8 @@ STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 def doctor(context: click.Context, config: Path | None, state: Path | None, offline: bool, verify: bool) -> int:
     """Examine this machine and the broker: limits, disk, clocks, ports, certificates, secrets, versions.
 
-    The broker may be on another machine; then limits and disk are those of this one. The exit code is 1 if there is an
-    error, and 0 if there are only warnings.
+    Limits and disk are those of the broker, which may be on another machine; if it does not answer, those of this one.
+    The exit code is 1 if there is an error, and 0 if there are only warnings.
 
     With --verify the running broker reads all of its state. A broker that does not run does so at its next start.
     """
@@ -120,7 +122,7 @@ def doctor(context: click.Context, config: Path | None, state: Path | None, offl
             output.console.print(line, soft_wrap=True)
             output.console.file.flush()
 
-    for finding in examine_machine(state or _state(config)):
+    for finding in examine_machine():
         add(finding)
     try:
         _, chosen = session.chosen()
@@ -138,6 +140,9 @@ def doctor(context: click.Context, config: Path | None, state: Path | None, offl
         for finding in asked:
             add(finding)
         answers = asked[0].level is Level.OK
+    if all(each.what != DESCRIPTOR for each in found):
+        for finding in examine_limits(state or _state(config)):
+            add(finding)
     if config is not None:
         # A running broker has the ports itself.
         for finding in _configuration(config, ports=not answers):

@@ -1,4 +1,4 @@
-"""The commands that follow the broker: ``top``, ``watch`` and ``events``."""
+"""The commands that follow the broker: ``top``, ``watch``, ``events`` and ``logs``."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class _Live:
         return {**row, "per_second": round((value - before[1]) / (now - before[0]), 1)}
 
     def _changes(self, answer: Mapping[str, Any]) -> float | None:
-        """Return the changes of the registry in a second since the answer before."""
+        """Return the changes of the registry per second since the previous answer."""
         epoch, revision, now = answer.get("epoch"), answer.get("revision"), self._reactor.seconds()
         if not isinstance(epoch, int) or not isinstance(revision, int):
             return None
@@ -320,6 +320,62 @@ def changes(value: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise Failure("the server sends events in a form that brokerctl does not know", Exit.UNINTELLIGIBLE)
     return found
+
+
+# The command ``logs``: the log that the broker collects of its nodes.
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+_LEVEL_STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
+
+POLL = 1.0
+"""Seconds between requests of new records."""
+
+
+@click.command()
+@click.argument("node", default="*")
+@click.option("-l", "--level", type=click.Choice(LEVELS), default="debug", help="Lowest level.")
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Newest records.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on with new records, until Ctrl-C.")
+@remote
+@click.pass_context
+def logs(context: click.Context, node: str, level: str, limit: int, following: bool) -> None:
+    """Show the collected log: what nodes publish on the topics log.NODE and log.NODE.LEVEL.
+
+    NODE is a name or a shell pattern. The broker collects with ``collect = true`` in the section [log].
+    """
+    session = session_of(context)
+    output = session.output
+    query: dict[str, Any] = {"node": node, "level": level, "limit": limit}
+
+    async def work(reactor: Any, connect: Callable[[], Client]) -> None:
+        client = connect()
+        answer = mapping(await client.get("/v1/logs", query))
+        _show_records(output, answer)
+        while following:
+            await sleep(reactor, POLL)
+            last = answer.get("last")
+            answer = mapping(await client.get("/v1/logs", {**query, "after": last, "limit": 1_000} if last else query))
+            _show_records(output, answer)
+
+    session.run_many(work)
+
+
+def _show_records(output: Output, answer: Mapping[str, Any]) -> None:
+    if answer.get("missed"):
+        output.note(f"{answer['missed']} records are in the file of the broker only", "yellow")
+    for record in rows(answer, "records"):
+        if output.format is Format.JSON:
+            output.json(record, 0)
+            continue
+        level = text(record.get("level"))
+        line = Text(f"{text(record.get('time'))} ", "dim")
+        line.append(f"{level:<8} ", _LEVEL_STYLES.get(level, ""))
+        line.append(f"{clean(text(record.get('node')))} ", "bold").append(clean(text(record.get("text"))))
+        for name, value in mapping(record.get("fields") or {}).items():
+            line.append(f"  {clean(name)}=", "dim").append(clean(str(value)))
+        output.console.print(line, soft_wrap=True)
+    output.console.file.flush()
 
 
 # The commands ``watch`` and ``events``: changes of the registry as they happen, and the recent ones.

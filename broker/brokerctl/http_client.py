@@ -56,7 +56,7 @@ class Budget:
         """The server's certificate, of pyOpenSSL; None without TLS."""
 
     def allow(self, count: int | None) -> None:
-        """Begin to count from here."""
+        """Set the number of bytes that may follow; None is no limit."""
         self.left = count
         self.exceeded = False
 
@@ -69,7 +69,7 @@ class Budget:
 
 
 class _Counted(ProtocolWrapper):
-    """A protocol whose input is counted; the connection is aborted at its bound."""
+    """A protocol whose input is counted; beyond the bound the connection is aborted."""
 
     def dataReceived(self, data: bytes) -> None:
         budget = self.factory.budget
@@ -399,7 +399,7 @@ class DaemonResolver:
         addressTypes: Sequence[type[IAddress]] | None = None,
         transportSemantics: str = "TCP",
     ) -> IHostResolution:
-        """Resolve a name to addresses of TCP; no address is reported for an unknown name."""
+        """Resolve a name to TCP addresses; an unknown name has none."""
         resolution = Resolution(hostName)
         resolutionReceiver.resolutionBegan(resolution)
 

@@ -52,6 +52,8 @@ LISTINGS = {
             "untested",
             "restored",
             "load",
+            "requests",
+            "errors",
             "wires",
             "verdict",
             wide=("lowest", "highest", "protocols", "zones"),
@@ -113,6 +115,23 @@ LISTINGS = {
         "/v1/listeners",
         "List the listeners of the broker, with the reason of each that is not open.",
         _columns("name", "where", "ready", "reason", "seconds", seconds=SECONDS),
+    ),
+    "bridges": Listing(
+        "/v1/views/broker/bridges",
+        "List the bridges to brokers of other sites.",
+        _columns(
+            "name",
+            "state",
+            "since",
+            "address",
+            "services_out",
+            "services_in",
+            "messages_out",
+            "messages_in",
+            "error",
+            since=SECONDS,
+            wide=("lost", "refused", "dropped"),
+        ),
     ),
     "counters": Listing(
         "/v1/counters",
@@ -182,13 +201,21 @@ def show(output: Output, name: str, answer: Mapping[str, Any], columns: Sequence
         output.note(f"{len(found):,} of {total:,} {name}; --limit N or --all shows more, a PATTERN fewer")
 
 
+MATCHING = click.option(
+    "-f", "--filter", metavar="FILTER", help="Only services that match, such as zone=b and v2 in tags."
+)
+"""The option of commands that filter services by `broker.core.service_filter`."""
+
+FILTERED = ("catalog", "services")
+"""Lists with that option."""
+
+
 def selecting(command: Any) -> Any:
     """Add the options of the common query."""
     for option in reversed(
         [
             click.option("-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN for the highest first."),
             click.option("-w", "--where", multiple=True, metavar="COLUMN=VALUE", help="Only such rows; repeatable."),
-            click.option("-f", "--filter", metavar="FILTER", help="Of services, catalog: zone=b and v2 in tags."),
             click.option("--offset", type=click.IntRange(0), default=0, help="Leave out the first rows."),
             click.option(
                 "-n", "--limit", type=click.IntRange(1, MAX_ROWS), default=PAGE, show_default=True, help="Rows."
@@ -204,10 +231,10 @@ def selection_of(
     pattern: str | None,
     sort: str | None,
     where: Sequence[str],
-    filter: str | None,
     offset: int,
     limit: int,
     everything: bool,
+    filter: str | None = None,
 ) -> Selection:
     """Return the selection of a command line. Raises a usage error."""
     for condition in where:
@@ -234,7 +261,7 @@ def list_command(name: str, listing: Listing) -> click.Command:
         answer = session.run(lambda client: fetch(client, listing.path, selection))
         show(session.output, name, answer, listing.columns)
 
-    return command
+    return MATCHING(command) if name in FILTERED else command
 
 
 class QueuesCommand(click.Command):

@@ -1,7 +1,7 @@
 """The output of a command: tables for people, JSON and CSV for programs.
 
-Texts of servers are made harmless for terminals: a control character may move the cursor, rename the window or type
-into the shell, and an override of the direction hides a text. Both are shown as escapes instead.
+Text from servers is made safe for terminals: a control character can move the cursor, rename the window or type into
+the shell, and a bidirectional override can hide text. Both are shown as escapes instead.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def size(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number: integers with thin groups of thousands, others with at most four significant digits."""
+    """Return a number: integers with commas between thousands, others with at most four significant digits."""
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     return f"{value:.4g}"

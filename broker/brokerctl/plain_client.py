@@ -23,7 +23,7 @@ from broker.brokerctl.answers import Answer, Exit, Failure
 from broker.brokerctl.contexts import Context
 
 TIMEOUT = 20.0
-"""Seconds for one request with its complete answer, name resolution and handshakes included."""
+"""Seconds for one request and its complete answer, including name resolution and handshakes."""
 
 MAX_HEAD = 128 * 1024
 """Bytes before the body: headers, and the handshake of TLS does not count."""
@@ -52,7 +52,7 @@ class ApiClient:
 
     @property
     def certificate_ends(self) -> float | None:
-        """The end of the server's certificate in seconds of the epoch; None without TLS, or before an answer."""
+        """The end of the server's certificate in seconds since the epoch; None without TLS, or before an answer."""
         return None
 
     async def get(self, path: str, query: Query | None = None) -> Any:

@@ -13,6 +13,7 @@ import click
 
 from broker.brokerctl.answers import Exit, Failure, Interrupted, mapping, rows, usage
 from broker.brokerctl.command_session import Session, color, connection, remote, session_of, sleep
+from broker.brokerctl.list_commands import MATCHING
 from broker.brokerctl.output import Column, Format, Output
 from broker.brokerctl.plain_client import ApiClient, segment
 
@@ -58,7 +59,7 @@ def _shape(context: click.Context, parameter: click.Parameter, value: str | None
 @click.command()
 @click.argument("name")
 @click.option("-p", "--protocol", help="Only services of this protocol.")
-@click.option("-f", "--filter", "where", metavar="FILTER", help="Only such: zone=b and v2 in tags.")
+@MATCHING
 @click.option("--near", type=click.Choice(["load", "zone"]), help="First the least loaded provider, or one of --zone.")
 @click.option("--zone", help="The zone that --near zone prefers.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Services.")
@@ -78,7 +79,7 @@ def find(
     context: click.Context,
     name: str,
     protocol: str | None,
-    where: str | None,
+    filter: str | None,
     near: str | None,
     zone: str | None,
     limit: int,
@@ -89,10 +90,12 @@ def find(
 
     The exit code is 4 if there is none.
     """
+    if near == "zone" and zone is None:
+        raise click.UsageError("--near zone needs --zone")
     session = session_of(context)
     if as_json:
         session.format = Format.JSON
-    given = {"protocol": protocol, "filter": where, "near": near, "zone": zone}
+    given = {"protocol": protocol, "filter": filter, "near": near, "zone": zone}
     query = {key: value for key, value in given.items() if value is not None}
     path = f"/v1/services/{segment(name)}"
     answer = mapping(session.run(lambda client: client.get(path, {**query, "limit": limit})))
@@ -109,8 +112,8 @@ def find(
         output.rows(found, FOUND, answer)
     if found:
         return Exit.OK
-    more = (f"the protocol {protocol}" if protocol else "", f"where {where}" if where else "")
-    output.note(" ".join((f"no service is called {name}", *filter(None, more))))
+    more = (f"the protocol {protocol}" if protocol else "", f"filter {filter}" if filter else "")
+    output.note(" ".join((f"no service is called {name}", *(each for each in more if each))))
     return Exit.NOT_FOUND
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.brokerctl.doctor import SOON, Level, expiry
 from tests.access.users import put
-from tests.brokerctl.server import Canned, Server, ctl
+from tests.brokerctl.server import Canned, Server, ctl, page
 from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT
 
@@ -77,6 +77,20 @@ def test_doctor_asks_the_broker(server: Server) -> None:
     assert (code, found["listener mtl"]) == (1, ("error", "taken"))
 
 
+def test_limits_and_disk_are_those_of_the_broker_that_is_asked(server: Server) -> None:
+    healthy(server)
+    assert "in this shell" in examined("--url", server.url)[1]["file descriptors"][1]  # an older broker
+    about = {"descriptors": 65_536, "open": 700, "somaxconn": 4_096, "disk": "/there", "free": 5 * 1024**3}
+    server.answer("/v1/machine", about)
+    _, found = examined("--url", server.url)
+    assert found["file descriptors"] == ("ok", "700 of 65536 are open at the broker")
+    assert (found["somaxconn"], found["disk of /there"]) == (("ok", "4096"), ("ok", "5.0 GiB free"))
+    server.answer("/v1/machine", {**about, "open": 60_000, "somaxconn": None, "free": 1024})
+    code, found = examined("--url", server.url)
+    assert (code, found["file descriptors"][0], found["disk of /there"][0]) == (1, "warning", "error")
+    assert "somaxconn" not in found
+
+
 def test_doctor_examines_the_cluster_of_the_broker(server: Server) -> None:
     healthy(server)
     members = [{"member": "a", "here": True}, {"member": "b", "linked": True}]
@@ -94,6 +108,20 @@ def test_doctor_examines_the_cluster_of_the_broker(server: Server) -> None:
     assert found[f"etcd {at}"][1].startswith("its clock is -90 s from that of the broker")
     server.answer("/v1/views/cluster/etcd", {"rows": [row | {"clock": 0.1, "defragment": True}]})
     assert "run etcdctl defrag" in examined("--url", server.url)[1][f"etcd {at}"][1]
+
+
+def test_doctor_examines_the_bridges_that_are_up(server: Server) -> None:
+    healthy(server)
+    row = {"name": "east", "state": "up", "services_in": 3, "services_out": 1, "refused": 0}
+    server.answer("/v1/views/broker/bridges", {"rows": [row, row | {"name": "south", "state": "waiting"}]})
+    code, found = examined("--url", server.url)
+    assert (code, found["bridge east"], "bridge south" in found) == (0, ("ok", "3 services come, 1 go"), False)
+    server.answer("/v1/views/broker/bridges", {"rows": [row | {"refused": 2, "error": "no right"}]})
+    code, found = examined("--url", server.url)
+    assert found["bridge east"] == (
+        "warning",
+        "3 services come, 1 go; 2 were refused, the last one because no right",
+    )
 
 
 def test_a_broker_that_does_not_answer_is_an_error() -> None:
@@ -146,3 +174,26 @@ def test_doctor_prints_lines_for_people(server: Server) -> None:
     healthy(server)
     result = ctl("--url", server.url, "doctor", **PYTHON)
     assert any(line.startswith("ok      broker: ") for line in result.stdout.splitlines())
+
+
+def test_doctor_tries_the_addresses_of_services(server: Server) -> None:
+    healthy(server)
+    with socket.create_server(("127.0.0.1", 0)) as open_port, socket.create_server(("127.0.0.1", 0)) as other:
+        closed = other.getsockname()[1]
+        other.close()
+        places = {
+            "bank": f"127.0.0.1:{open_port.getsockname()[1]}",
+            "shop": f"127.0.0.1:{closed}",
+            "mail": "no-such-host.invalid:25",
+            "path": "/run/mail.sock",
+        }
+        rows = [{"service": name, "hostport": place, "protocol": "tcp"} for name, place in places.items()]
+        server.answer(
+            "/v1/services", page(*rows, {"service": "udp", "hostport": f"127.0.0.1:{closed}", "protocol": "udp"})
+        )
+        result = ctl("--url", server.url, "doctor", "--json", **PYTHON)
+    found = sorted(row["text"] for row in json.loads(result.stdout) if row["what"] == "addresses")
+    assert found == [
+        "mail at no-such-host.invalid:25: the name of its host cannot be looked up at this machine",
+        f"shop at 127.0.0.1:{closed}: nothing listens on its port: the connection is refused",
+    ]

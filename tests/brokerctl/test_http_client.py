@@ -68,9 +68,9 @@ def until_closed(connection: socket.socket, data: bytes) -> None:
         (Canned({"rows": [1]}), 6, "the form of the server's answer is unknown to this version of brokerctl"),
         (Canned(b"<html>", 502, "text/html"), 3, "{url} answers 502 Bad Gateway: a proxy before the broker"),
         (Canned(b"nothing", 404, "text/plain"), 6, "{url} answers 404 Not Found: the broker is of an older version"),
-        (Canned(b"", 500, ""), 6, "{url} answers 500 Internal Server Error without problem details"),
+        (Canned(b"", 500, ""), 6, "{url} answers 500 Internal Server Error without a reason: this is another server"),
         (Canned(b"", 302, "", {"Location": "http://x/"}), 6, "{url} redirects to http://x/, which is not followed"),
-        (Canned(b"[]", 403, "application/problem+json"), 5, "{url} answers 403 Forbidden without problem details"),
+        (Canned(b"[]", 403, "application/problem+json"), 5, "{url} answers 403 Forbidden without a reason: a proxy"),
     ],
 )
 def test_an_answer_that_is_no_success_is_one_sentence(server: Server, answer: Canned, code: int, sentence: str) -> None:

@@ -161,6 +161,8 @@ def test_the_director_has_tables(server: Server) -> None:
         ["services", "-o", "yaml"],
         ["nothing"],
         ["services", "--timeout", "0"],
+        ["queues", "--filter", "zone=b"],
+        ["find", "bank", "--near", "zone"],
     ],
 )
 def test_a_wrong_command_line_is_told_before_anything_is_asked(server: Server, words: list[str]) -> None:
