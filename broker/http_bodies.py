@@ -1,6 +1,6 @@
 """Bodies of requests and answers for clients of HTTP on Twisted, with a bound on memory, without the global reactor.
 
-treq imports the global reactor, and sends bodies by it; its users here take their reactor as an argument.
+treq imports the global reactor and sends bodies with it; the clients here take their reactor as an argument.
 """
 
 from __future__ import annotations

@@ -31,6 +31,9 @@ CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 """Suites of TLS 1.2: authenticated encryption with forward secrecy. All clients since OpenSSL 1.0.1 and Java 8 have
 one. Those of TLS 1.3 are all of this kind."""
 
+EXPIRES_SOON = 14 * 86_400.0
+"""Seconds before the expiry of a certificate from which `--check`, the log and the table of certificates warn."""
+
 _ENCRYPTED = b"ENCRYPTED"
 """A part of the header of a private key with a passphrase."""
 
@@ -161,7 +164,7 @@ def revocation_list(path: str) -> x509.CertificateRevocationList:
 
 
 def expiry(chain: Sequence[x509.Certificate]) -> float:
-    """Return the time in seconds of the epoch at which the first certificate of a chain expires."""
+    """Return the time in seconds since the epoch at which the first certificate of a chain expires."""
     return min(each.not_valid_after_utc.timestamp() for each in chain)
 
 

@@ -1,7 +1,7 @@
 """The module that twistd loads for the command ``elkobroker``.
 
-It holds signals, which the start handles, and restarts the interpreter, if need be, before the imports of the broker:
-they are half of the work of a start, which the restart would repeat.
+It holds back signals until the start handles them, and restarts the interpreter, if necessary, before the broker is
+imported: the imports are half of the work of a start, and the restart would repeat them.
 """
 
 from __future__ import annotations

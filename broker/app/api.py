@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from broker.access.principal import Access, Audit
 from broker.access.rights import RegistryReading
 from broker.app.core_parts import Core
+from broker.app.process import machine
 from broker.core.control import IOperations
 from broker.core.database import StateError
 from broker.core.errors import Reason, Refusal
@@ -35,6 +36,7 @@ from broker.operate import (
     why,
 )
 from broker.operate.action_endpoints import Actions
+from broker.operate.collected_log import CollectedLog, log_endpoints
 from broker.operate.console import Shown
 from broker.operate.event_endpoints import WatchHub
 from broker.operate.metrics import CounterMetrics, LoopTimes
@@ -58,6 +60,7 @@ class Sources:
 
     core: Core
     farm: str
+    state: str
     clock: Any
     started: float
     shown: Callable[[], Shown]
@@ -69,6 +72,7 @@ class Sources:
     plan: IPlan
     access: Access
     audit: Audit
+    collected: CollectedLog
     lag: list[Callable[[float], object]]
     endpoints: Callable[[], Sequence[Endpoint]]
     certificates: Callable[[], Sequence[Certificates]]
@@ -90,6 +94,7 @@ class OperatorsApi:
         self._counters = CounterMetrics(shown.documentation)
         self.endpoints: Sequence[Endpoint] = [
             *daemon_endpoints.health_endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
+            *daemon_endpoints.machine_endpoints(lambda: core.files.run(machine, sources.state)),
             *table_endpoints.verification_endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
             *table_endpoints.cluster_endpoints(core.cluster.members, sources.farm, sources.degraded),
             *table_endpoints.table_endpoints(self._views, registry),
@@ -98,6 +103,7 @@ class OperatorsApi:
             *event_endpoints.event_endpoints(registry),
             *event_endpoints.watch_endpoints(self.hub),
             *topic_endpoints.topic_endpoints(self.streams),
+            *log_endpoints(sources.collected),
             *plan_endpoints.plan_endpoints(sources.plan, registry, clock),
             *plan_endpoints.report_endpoints(
                 lambda: sources.plan.path, core.files.run, ReportTickets(sources.access, clock, LISTENER)

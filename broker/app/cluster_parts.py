@@ -54,8 +54,8 @@ def endpoints(states: Iterable[Listening], advertise: str | None, host: str) -> 
     """Return the endpoints of the open listeners by their titles: ``tcp://HOST:PORT``.
 
     ``advertise`` is the host under which this machine is reached, None if the configuration has none; ``host`` is the
-    machine's name. Listeners at all addresses of the machine have one of these two. Absent are listeners without an
-    address of TCP, and those on loopback while ``advertise`` is another host.
+    machine's name. Listeners on all addresses of the machine get one of these two. Listeners without a TCP address
+    are omitted, as are those on loopback if ``advertise`` is another host.
     """
     found = {}
     for each in states:
@@ -104,8 +104,8 @@ class Membership:
 
     ``config`` is the section of the configuration, ``state`` the state directory, ``grace`` the seconds for which
     entries from before a restart stay. ``core`` is complete but for the cluster; ``store`` keeps the state of which
-    ``known`` is the snapshot. Raises CannotListen or OSError if links cannot be opened, ValueError for unusable files
-    of TLS.
+    ``known`` is the snapshot. Raises CannotListen or OSError if links cannot be opened, ValueError for unusable TLS
+    files.
     """
 
     log = Logger()
@@ -165,7 +165,7 @@ class Membership:
         )
         environment = Environment(self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom())
         self._cluster = Cluster(environment, self._fenced)
-        self._cluster.linked = self._links.brokers
+        self._cluster.follow_links(self._links.brokers, self._links.alive)
         expected = [each.name for each in config.etcd_members]
         self._health = ClusterHealth(reactor, self._cluster, config.urls, expected, ask, self._links.neighbours)
         counters.include(self._health.counts)

@@ -24,7 +24,7 @@ from broker.access.passwords import CHECKS
 from broker.access.rights import AnonymousAccess
 from broker.access.users_access import UsersAccess
 from broker.blocking import blocking
-from broker.config import checks_settings, daemon_settings
+from broker.config import daemon_settings, journal_settings
 from broker.config.daemon_settings import Access as Config
 from broker.config.daemon_settings import opened
 from broker.core.control import Launchers
@@ -184,7 +184,7 @@ class JournalWriter:
     feed: JournalFeed
     threads: Worker
 
-    def use(self, config: checks_settings.Journal) -> None:
+    def use(self, config: journal_settings.Journal) -> None:
         """Apply the keys that a reload may change."""
         self.feed.use(_full_loads(config))
         self.segments.limits = _limits(config)
@@ -211,11 +211,12 @@ class JournalWriter:
 
 @blocking
 def open_journal(
-    config: checks_settings.Journal, state: str, registry: IRegistry, reactor: Any, host: str, damages: Damages
+    config: journal_settings.Journal, state: str, registry: IRegistry, reactor: Any, host: str, damages: Damages
 ) -> JournalWriter:
-    """Open the journal. ``host`` is its name unless the configuration has one. Raises OSError, with nothing held.
+    """Open the journal. ``host`` is its name unless the configuration has one.
 
-    A file in the place of one of its directories is set aside, and reported to ``damages``.
+    If it raises OSError, no thread or file stays open. A file in the place of one of its directories is set aside,
+    and reported to ``damages``.
     """
     where = os.path.join(state, DIRECTORY) if config.directory is None else config.directory
     damages.add(left_aside(where))
@@ -243,7 +244,7 @@ def open_journal(
     return JournalWriter(where, segments, journal, feed, threads)
 
 
-def _limits(config: checks_settings.Journal) -> JournalLimits:
+def _limits(config: journal_settings.Journal) -> JournalLimits:
     return JournalLimits(
         segment_bytes=config.segment_bytes,
         segment_seconds=config.segment_seconds,
@@ -252,7 +253,7 @@ def _limits(config: checks_settings.Journal) -> JournalLimits:
     )
 
 
-def _full_loads(config: checks_settings.Journal) -> FullLoads:
+def _full_loads(config: journal_settings.Journal) -> FullLoads:
     return FullLoads([(each.services, each.load) for each in config.full_load])
 
 

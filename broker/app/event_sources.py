@@ -37,7 +37,7 @@ MAX_GONE = 10_000
 """Names that are gone, or about to be: as many as a farm has. The oldest is forgotten."""
 
 EVERY = 5.0
-"""Seconds between two looks at stores and full listeners. Both stay in their state for longer."""
+"""Seconds between two checks of stores and full listeners. Both stay in their state for longer."""
 
 KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.CHECKED)
 
@@ -193,7 +193,7 @@ class _Looks:
 
 
 def report_plan(notifications: INotifications, change: PlanChange) -> None:
-    """Report a service that a new plan finds to be short of capacity. Other changes of the plan are no events."""
+    """Report a service that a new plan finds to be short of capacity. Other changes of the plan cause no event."""
     service = change.service
     if change.is_alarm:
         about: dict[str, object] = {

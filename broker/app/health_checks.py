@@ -105,7 +105,7 @@ def settings_of(config: checks_settings.Checks) -> CheckSettings:
 
 def silence_of(config: checks_settings.Checks) -> SilenceSettings:
     """Return the settings for many silent peers of a configuration. Without checks none is verified."""
-    return SilenceSettings(config.silent_share if config.enabled else 1.0)
+    return SilenceSettings(config.silent_share if config.enabled else 1.0, config.silent_ttls)
 
 
 def _rule(rule: checks_settings.CheckRule) -> CheckRule:

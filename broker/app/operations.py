@@ -14,8 +14,8 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.access.principal import Principal
-from broker.app.draining import Draining
-from broker.app.readiness import Readiness
+from broker.access.users_document import expiry
+from broker.app.readiness import Draining, Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
 from broker.core.control import (
@@ -33,7 +33,7 @@ from broker.core.control import (
     Trace,
     Traces,
 )
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason, Refusal, no_right
 from broker.core.interfaces import ILaunchers, IRegistry, ITopics
 from broker.core.model import BROKER, NotReady, is_own
 from broker.core.queues.queue_messages import DEAD
@@ -175,7 +175,7 @@ class Operations:
         return moving.addCallback(lambda found: Moved(*found))
 
     def disconnect(self, wire: str, session: str) -> Done:
-        """Close the session of that wire with that key of its view of sessions."""
+        """Close the session that has that key in the wire's table of sessions."""
         found = self._wires.disconnect(wire, session)
         self._log.info(
             "disconnect {wire} {session}: {outcome}",
@@ -204,12 +204,13 @@ class Operations:
         registry.withdraw(provider, names)
         return Withdrawn(len(unwanted))
 
-    def publish(self, topic: str, text: str, base64: bool) -> Published:
-        """Publish a message to a topic. Those of the broker itself are refused."""
+    def publish(self, topic: str, text: str, base64: bool, principal: Principal) -> Published:
+        """Publish a message of a user to a topic. Topics of the broker itself are refused."""
         name = topic.encode()
         if is_own(name):
             raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
-        return Published(self._topics().publish(name, (), (_body(text, base64),)))
+        payer = "" if principal.name else principal.address
+        return Published(self._topics().publish(name, (), (_body(text, base64),), wire="http", payer=payer))
 
     def call(self, service: str, text: str, base64: bool, seconds: float, principal: Principal) -> Deferred[Reply]:
         """Send a request to a service of MTL, and return its reply."""
@@ -217,10 +218,22 @@ class Operations:
         return done
 
     def queue_put(
-        self, queue: str, text: str, base64: bool, ttl: float | None, host: str | None, principal: Principal
+        self,
+        queue: str,
+        text: str,
+        base64: bool,
+        ttl: float | None,
+        delay: float,
+        at: str | None,
+        host: str | None,
+        principal: Principal,
     ) -> Deferred[Done]:
         """Put a message into a queue. Fires when it is as safe as it gets."""
-        put: Deferred[None] = self._mtl("queue-put")(queue, host, _body(text, base64), ttl, principal)
+        try:
+            due = None if at is None else expiry(at)
+        except ValueError as error:
+            raise Refusal(Reason.PARAMETER, f"at {error}") from None
+        put: Deferred[None] = self._mtl("queue-put")(queue, host, _body(text, base64), ttl, delay, due, principal)
         return put.addCallback(lambda _: Done("queued"))
 
     def queue_get(self, queue: str, count: int, host: str | None, principal: Principal) -> Deferred[QueueMessages]:
@@ -295,4 +308,4 @@ def _body(text: str, base64: bool) -> bytes:
 
 def _permit(may: Callable[[str], bool], name: str) -> None:
     if not may(name):
-        raise Refusal(Reason.FORBIDDEN, f"this user may not withdraw services called {name[:80]!r}")
+        raise no_right("admin.withdraw", name, "this user")

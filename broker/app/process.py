@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import metadata
+from pathlib import Path
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -36,6 +37,7 @@ from broker.config.load import Config, bindings
 from broker.core.place_table import CLOSING, Pool
 from broker.core.plan import PlanFile
 from broker.net.listeners import check_path_free
+from broker.operate.daemon_endpoints import Machine
 from broker.wires.tables import Counter, Documentation, connection_counters
 
 # File descriptors of the process: its limit, and the connections for which they suffice.
@@ -67,6 +69,29 @@ def pool(config: Config, limit: int) -> Pool:
     left = max(1, limit - SPARE - descriptors(config, limit) - connections_of(config.checks))
     closing = min(CLOSING, left // FOR_CLOSING // max(listeners, 1))
     return Pool(left - closing * listeners, closing)
+
+
+@blocking
+def machine(state: str) -> Machine:
+    """Return the resources of the machine for this process, whose state directory is ``state``."""
+
+    def read(found: Callable[[], int]) -> int | None:
+        try:
+            return found()
+        except (OSError, ValueError):
+            return None
+
+    def free() -> int:
+        disk = os.statvfs(state)
+        return disk.f_bavail * disk.f_frsize
+
+    return Machine(
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        read(lambda: len(os.listdir("/proc/self/fd"))),
+        read(lambda: int(Path("/proc/sys/net/core/somaxconn").read_text())),
+        state,
+        read(free),
+    )
 
 
 INTERVAL = 0.1
@@ -150,6 +175,9 @@ DAEMON = (
     Counter("audit", "Lines of the audit log, by outcome", "lines"),
     Counter("audit.errors", "Writes of the audit log that failed", "errors"),
     Counter("audit.waiting", "Lines of the audit log that wait for the disk", "lines", gauge=True),
+    Counter("collected", "Lines of the collected log, by outcome", "lines"),
+    Counter("collected.errors", "Writes of the collected log that failed", "errors"),
+    Counter("collected.waiting", "Lines of the collected log that wait for the disk", "lines", gauge=True),
     Counter("watch.watchers", "Watchers of events over HTTP", "watchers", gauge=True),
     Counter("watch.sent", "Messages sent to watchers of events", "messages"),
     Counter("watch.resyncs", "Watchers that had to read the lists again, since events were lost", "times"),
@@ -197,7 +225,7 @@ def status(
     now: float,
     listeners: Iterable[Mapping[str, object]],
 ) -> dict[str, object]:
-    """Return the daemon's state. ``started`` and ``now`` are seconds of the epoch, ``listeners`` their state.
+    """Return the daemon's state. ``started`` and ``now`` are seconds since the epoch, ``listeners`` their state.
 
     ``failures`` are writes that failed in a row: 0 is good. ``pending`` are providers still to be written to
     the store.

@@ -132,7 +132,7 @@ def stop_once(reactor: Any, begin: Callable[[], bool]) -> None:
 
 
 def fail_at_exit() -> None:
-    """Let the process end with the status 1 after an orderly stop: twistd has no way to set its exit status."""
+    """Let the process exit with status 1 after an orderly stop: twistd has no way to set its exit status."""
     # Handlers run in the reverse order: this one is the last of those that matter.
     atexit.register(_fail)
 
@@ -149,7 +149,7 @@ INTERVAL = 5.0
 
 LARGEST_SHARE, LONGEST_INTERVAL = 0.002, 10.0
 """Share of the time that trims may take: the interval grows with their duration, up to that many seconds. A trim takes
-some 0.1 ms with a heap of ten megabytes, and tens of milliseconds after a burst of hundreds: it looks at all free
+some 0.1 ms with a heap of ten megabytes, and tens of milliseconds after a burst of hundreds: it searches all free
 blocks."""
 
 ARENAS = 2

@@ -156,7 +156,7 @@ class Cluster(Settings):
         (),
         "Brokers with an embedded etcd, this one included: NAME=HOST or NAME=HOST:PORT, by default port 2379. The next "
         "port is that of the members among themselves. Three outlast the loss of one. With another etcd these are only "
-        "the brokers that should be there: a missing one is a reason of `degraded`.",
+        "the brokers that should be there: a missing one is a reason for `degraded`.",
         check=_members,
         example=("broker-a=broker-a.example.org", "broker-b=broker-b.example.org", "broker-c=broker-c.example.org"),
     )

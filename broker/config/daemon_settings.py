@@ -22,10 +22,23 @@ from broker.access.identity import ANONYMOUS
 from broker.access.principal import OPERATIONS
 from broker.access.users_file import BadUsers, read
 from broker.config import endpoint, key_checks
-from broker.config.checks_settings import CHECKS, JOURNAL
+from broker.config.bridge_settings import BRIDGES
+from broker.config.checks_settings import CHECKS
 from broker.config.cluster_settings import CLUSTER
 from broker.config.endpoint import Endpoint
-from broker.config.key import REQUIRED, Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.journal_settings import JOURNAL
+from broker.config.key import (
+    REQUIRED,
+    Binding,
+    PortOption,
+    Resolves,
+    Section,
+    Settings,
+    bytes_key,
+    key,
+    moved,
+    seconds_key,
+)
 from broker.config.key_checks import MAX_LABEL, MAX_SUFFIX, Problem
 
 VERSION = 1
@@ -106,13 +119,22 @@ class Broker(Settings):
         check=key_checks.path,
         example="/var/lib/elkobroker",
     )
-    grace: float = key(
+    grace: float = seconds_key(
         60.0,
         "Time for which finds are also answered from the record of the time before a restart. Real servers come back "
         "within 15 s.",
-        unit="s",
         within=(0, 86_400),
+    )
+    last_values: bool = key(
+        False,
+        "Keep the newest message of every topic, and send it first to later subscribers: up to 10,000 topics and "
+        "64 MiB, of which those published first go. Without it, only messages that MTL's publishers retain are kept.",
         reload=True,
+    )
+    store_last_values: bool = key(
+        False,
+        "Keep last values over a restart, those that MTL's publishers retain too: in the state directory, as far as "
+        "they were published a second or so before a kill.",
     )
     diagnostics: bool = key(True, "Send peers the reason when a message is refused.", reload=True)
     strict_listeners: bool = key(
@@ -136,21 +158,17 @@ class Broker(Settings):
         reload=True,
     )
     # With less, single messages of ordinary size would not fit; more is a mistake in the unit.
-    memory: int = key(
+    memory: int = bytes_key(
         256 * 1024**2,
         "Memory that all peers together may make the broker hold: unfinished messages, output that is not read, "
         "sessions. Beyond them peers are disconnected: first those of the address with most of it, and those without"
         " authentication.",
-        unit="bytes",
         within=(2**20, 2**50),
-        reload=True,
     )
-    memory_per_address: int = key(
+    memory_per_address: int = bytes_key(
         36 * 1024**2,
         "The same for the peers of one address (of an IPv6 /64). The process grows by up to twice that.",
-        unit="bytes",
         within=(2**20, 2**50),
-        reload=True,
     )
 
 
@@ -174,15 +192,19 @@ class Log(Settings):
     )
     level: Level = key("info", "Lowest level that is logged.", reload=True)
     levels: tuple[LogLevel, ...] = key((), reload=True)
-    file_bytes: int = key(
+    file_bytes: int = bytes_key(
         10_000_000,
         "Size at which the file of twistd's --logfile is rotated; 0 leaves that to another program, which sends "
         "SIGUSR1 after it has renamed the file.",
-        unit="bytes",
         check=_log_size,
-        reload=True,
     )
     files: int = key(10, "Rotated files FILE.1, FILE.2 and so on that are kept.", within=(0, 1_000), reload=True)
+    collect: bool = key(
+        False,
+        "Collect messages of the topics log.NODE, which nodes publish on any wire, in collected.jsonl in the state "
+        "directory.",
+        reload=True,
+    )
 
     def problems(self, here: str) -> Iterator[Problem]:
         """Yield names that are none, or that have a level already."""
@@ -300,9 +322,7 @@ class Access(Settings):
         example="/var/log/elkobroker/audit.jsonl",
     )
     # One act must fit, which has a few kilobytes at most.
-    audit_bytes: int = key(
-        16 * 1024**2, "Size at which the audit log is rotated.", unit="bytes", within=(65_536, 1024**4), reload=True
-    )
+    audit_bytes: int = bytes_key(16 * 1024**2, "Size at which the audit log is rotated.", within=(65_536, 1024**4))
     requests_per_address: float = key(
         0.0,
         "Requests a second of one address, over HTTP, at the console and at Elko listeners; 0 is no limit.",
@@ -482,7 +502,7 @@ class NotifyRule(Settings):
     per_minute: float = key(30.0, "Notifications a minute; further ones are dropped and counted.", within=(1, 6_000))
 
     def problems(self, here: str) -> Iterator[Problem]:
-        """Yield a rule with both ways, or with none."""
+        """Yield a problem unless the rule has either a URL or a command."""
         if (self.url is None) == (not self.command):
             yield Problem(here, "needs url or command, one of them")
 
@@ -491,12 +511,10 @@ class NotifyRule(Settings):
 class Notify(Settings):
     """Webhooks and commands that are called on events. docs/operations.md has the form of an event."""
 
-    settle: float = key(
+    settle: float = seconds_key(
         5.0,
         "Time for which a service must be gone before that is an event: a server that reconnects at once is not gone.",
-        unit="s",
         within=(0, 3_600),
-        reload=True,
     )
     rules: tuple[NotifyRule, ...] = key((), check=key_checks.rules, reload=True)
 
@@ -521,6 +539,7 @@ BEFORE = (Section("broker", Broker()), Section("log", Log()))
 
 AFTER = (
     CLUSTER,
+    BRIDGES,
     Section("access", Access()),
     Section("plan", Plan()),
     Section("notify", Notify()),

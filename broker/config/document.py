@@ -81,28 +81,19 @@ def _said(each: Declared) -> str:
 
 
 def tables(sections: Iterable[tuple[str, attrs.AttrsInstance]]) -> str:
-    """Return the lists of the keys of sections, given by name and default values, with the first sentence on each key,
-    as Markdown."""
-    seen: dict[str, str] = {}
-    return "\n".join(line for name, default in sections for line in _markdown(name, type(default), seen))
+    """Return the lists of the keys of sections, given by name and default values, as Markdown. The example file has the
+    meanings."""
+    return "\n".join(line for name, default in sections for line in _markdown(name, type(default)))
 
 
-def _markdown(name: str, table: type[attrs.AttrsInstance], seen: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a section. A key that an earlier section has, too, refers to that one; ``seen`` has these."""
-    yield from (f"### `[{name}]`", "", *_wrapped(_text(table)), "")
-    repeated: dict[str, list[str]] = {}
-    for place, item in _items("", table, False):
-        if (earlier := seen.setdefault(item, name)) != name:
-            repeated.setdefault(earlier, []).append(f"`{place}`")
-        else:
-            yield from _wrapped(item, "- ", "  ")
-    for earlier, places in repeated.items():
-        yield from _wrapped(f"as in `[{earlier}]`: {', '.join(places)}.", "- ", "  ")
-    yield ""
+def _markdown(name: str, table: type[attrs.AttrsInstance]) -> Iterator[str]:
+    """Yield the lines of a section."""
+    items = (line for item in _items("", table, False) for line in _wrapped(item, "- ", "  "))
+    yield from (f"### `[{name}]`", "", *items, "")
 
 
-def _items(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each key, and of those of the tables inside; ``reload`` holds for all of them."""
+def _items(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterator[str]:
+    """Yield the text of each key, and of those of the tables inside; ``reload`` holds for all of them."""
     for each in declared(table):
         place = f"{here}{each.name}"
         applies = reload or each.key.reload
@@ -111,15 +102,9 @@ def _items(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterato
             continue
         default = "" if each.default in (None, REQUIRED) or each.entry else f" = `{toml(each.default)}`"
         about = ", ".join(filter(None, (_values(each), _at(each, applies))))
-        doc = _first_sentence(_text(each.entry) if each.entry is not None else each.key.doc)
-        yield place, f"`{place}{'[]' if each.entry else ''}`{default}{f' ({about})' if about else ''}: {doc}"
+        yield f"`{place}{'[]' if each.entry else ''}`{default}{f' ({about})' if about else ''}"
         if each.entry is not None:
             yield from _items(f"{place}[].", each.entry, applies)
-
-
-def _first_sentence(text: str) -> str:
-    """Return the first sentence of a text, which the example file has in full."""
-    return re.split(r"(?<=[.])\s+(?=[A-Z0-9\"`])", text, maxsplit=1)[0]
 
 
 def _at(each: Declared, applies: bool) -> str:
@@ -127,13 +112,13 @@ def _at(each: Declared, applies: bool) -> str:
 
 
 def _values(each: Declared) -> str:
-    """Return the values of a key, as far as its default and its text do not show them."""
+    """Return the values of a key, as far as its default does not show them."""
     if each.entry is not None:
         return "tables"
     if each.key.within is not None:
         return span(each.key)
     texts = re.findall(r'"(.+?)"', _type(each.type))
-    shown = all(text in each.key.doc for text in texts) if texts else each.default not in (None, REQUIRED)
+    shown = not texts and each.default not in (None, REQUIRED)
     return "" if shown else _type(each.type)
 
 

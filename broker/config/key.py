@@ -104,6 +104,32 @@ def key(
     return field  # type: ignore[no-any-return]
 
 
+def seconds_key(default: T, doc: str, within: tuple[float, float] | None = None, check: Check | None = None) -> T:
+    """Declare a time that a reload applies."""
+    return key(default, doc, unit="s", within=within, check=check, reload=True)
+
+
+def bytes_key(default: T, doc: str, within: tuple[float, float] | None = None, check: Check | None = None) -> T:
+    """Declare a size that a reload applies."""
+    return key(default, doc, unit="bytes", within=within, check=check, reload=True)
+
+
+def curve_key(doc: str) -> str | None:
+    """Declare the secret key of a ROUTER, without which its connections are not encrypted."""
+    return key(None, doc, check=key_checks.curve, secret=True, example="change.me." * 4)
+
+
+def curve_key_file() -> str | None:
+    """Declare the file of ``secret_key``."""
+    return key(
+        None,
+        "File that begins with the secret key, relative to this file.",
+        holds="secret_key",
+        reader=files.curve_secret,
+        example="broker.private",
+    )
+
+
 def declared(table: type[attrs.AttrsInstance]) -> tuple[Declared, ...]:
     """Return the keys of a table. Those that the class has in ``KEYS_LAST`` come last."""
     known = _KNOWN.get(table)
@@ -228,7 +254,7 @@ class Binding:
 
 @attrs.frozen
 class PortOption:
-    """A command-line option that moves the component to another port of 127.0.0.1, or switches it off.
+    """A command-line option that moves the component to another port on 127.0.0.1, or switches it off.
 
     ``use`` returns the values with that port; None stands for "off". It raises `ValueError` with a text where the
     configuration file leaves no room for the option.

@@ -66,12 +66,9 @@ MAX_LABEL = 1_024
 """Characters of a label or an address: the bound for those of peers, too."""
 
 MAX_SUFFIX = 200
-"""Characters of the suffix of the broker's own service names, which with it must stay under 255."""
+"""Characters of the suffix of the broker's own service names, which must stay under 255 with it."""
 
 _HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
-
-SOON = 14 * 86_400.0
-"""Seconds before the expiry of a certificate from which operators are warned."""
 
 
 def hostport(text: str) -> tuple[str, int] | None:
@@ -177,7 +174,14 @@ def expiring(key: str, path: str, now: float) -> Iterator[str]:
         expires = pem.expiry(pem.certificates(path))
     except ValueError:
         return  # a problem, not a warning
-    if expires <= now + SOON:
+    if expires <= now + pem.EXPIRES_SOON:
         days = math.ceil((expires - now) / 86_400)
         when = "has expired" if expires <= now else f"expires within {days} {'day' if days == 1 else 'days'}"
         yield f"{key}: the certificate {path} {when}"
+
+
+def services(here: str, services: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield the lack of patterns of services, and those that match nothing."""
+    if not services:
+        yield Problem(here, 'is for no service; "*" is every one')
+    yield from patterns(here, services)

@@ -26,12 +26,15 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 
 from broker import pem
+from broker.address_faults import address_fault
 from broker.blocking import blocking
 from broker.config import files
-from broker.config.checks_settings import Checks, Journal
+from broker.config.bridge_settings import Bridges
+from broker.config.checks_settings import Checks
 from broker.config.cluster_settings import Cluster
 from broker.config.daemon_settings import AFTER, BEFORE, OPEN_FILE, Access, Broker, Console, Launchers, Log, Plan
 from broker.config.files import BadFile
+from broker.config.journal_settings import Journal
 from broker.config.key import Binding, Resolves, Section
 from broker.config.key_checks import BadConfig, ConfigError, Problem, expiring
 from broker.config.removed_keys import why_removed
@@ -49,6 +52,7 @@ class Config:
     console: Console
     launchers: Launchers
     cluster: Cluster
+    bridges: Bridges
     access: Access
     plan: Plan
 
@@ -176,10 +180,11 @@ def _expiring(config: Config, schema: Schema) -> Iterator[str]:
 def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str:
     """Return a line for each listener and each part of the daemon, then one for each warning.
 
-    ``config`` must be valid. Blocks while published names are resolved. Shows no secret.
+    ``config`` must be valid. Blocks while published names are resolved and bridges are tried. Shows no secret.
     """
     lines = [line for _, values in schema.values(config) for line in values.summary()]
-    lines += [f"warning: {text}" for text in warnings(config, schema, resolves)]
+    found = [*warnings(config, schema, resolves), *config.bridges.unanswered(address_fault)]
+    lines += [f"warning: {text}" for text in found]
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ class Difference:
 
 @attrs.frozen
 class Setting:
-    """A key with its value as a text: see `_shown`. ``reloadable``: a reload applies another value."""
+    """A key with its value as a text: see `_shown`. ``reloadable``: a reload applies a changed value."""
 
     key: str
     value: str

@@ -47,7 +47,6 @@ _IN_USERS_FILE = (
 
 CONSTANTS = {
     "access.audit_files": "10 rotated files are kept",
-    "checks.silent_ttls": "it is 5 leases",
     "cluster.gather": "it is 0.03 s",
     "cluster.load_interval": "it is 1 s",
     "dns.stalled_after": "it is 30 s",

@@ -121,7 +121,7 @@ class Disk:
 
 @contextlib.contextmanager
 def about(path: str) -> Iterator[None]:
-    """Add the path to errors of calls on an open file, which lack it."""
+    """Add the path to an error of a call on an open file, which does not have it."""
     try:
         yield
     except OSError as error:

@@ -91,7 +91,8 @@ _NEVER = 2**62
 """A ``ts`` beyond that of any clock."""
 
 LATEST = 253_402_300_800.0
-"""The year 10000, in seconds of the epoch. Readers have no later dates, and far later ones overflow their integers."""
+"""The year 10000, in seconds since the epoch. Readers have no later dates, and far later ones overflow their
+integers."""
 
 
 class FullLoads:
@@ -117,7 +118,7 @@ class FullLoads:
 
 
 class _Provider:
-    """Entry of a provider that offers something, or did. Small, since each connection that offers has one."""
+    """Entry of a provider that offers services, or did earlier. Small, since each connection that offers has one."""
 
     __slots__ = ("label", "offers", "reports", "wire")
 

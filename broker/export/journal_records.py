@@ -49,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class DetailedRecord(Record, frozen=True, gc=False, omit_defaults=True):
-    """Record of version 2, which adds these members: those of a report of a load with details, and the zone."""
+    """Record of version 2, which adds the members of a detailed load report, and the zone."""
 
     requests: int | None = None
     errors: int | None = None

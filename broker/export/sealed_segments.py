@@ -220,7 +220,7 @@ def _trailer(disk: Disk, path: str) -> bytes:
 
 
 SWEPT = 500
-"""Files and directories examined in one piece of a sweep: some 20 ms in which nothing is appended."""
+"""Files and directories that one step of a sweep examines: some 20 ms in which nothing is appended."""
 
 LOOKS = 10
 """Number of them between two pauses: some 0.3 ms."""
@@ -340,7 +340,7 @@ class Retention:
 
 @attrs.frozen
 class _Hour:
-    """Directory of sealed segments, and the beginning of its hour in seconds of the epoch."""
+    """Directory of sealed segments, and the beginning of its hour in seconds since the epoch."""
 
     path: str
     begins: float

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 from collections import deque
@@ -31,20 +32,6 @@ from broker.blocking import blocking
 from broker.export.journal_disk import Disk, Lock, about, entries, is_at
 from broker.export.journal_records import BROKER_NAME
 from broker.export.sealed_segments import Retention, Sealing
-
-SEGMENT_BYTES = 64 * 1024 * 1024
-"""Size at which a file is rotated, in bytes: some 300,000 records. Many small files are far slower to read."""
-
-SEGMENT_SECONDS = 3600.0
-"""Age at which a file is rotated, in seconds: the oldest record that is not in a sealed segment is not much older."""
-
-KEEP_SECONDS = 35 * 86_400.0
-"""Default age up to which sealed segments are kept, in seconds: a month, and some days to notice and repeat a failed
-job."""
-
-KEEP_BYTES = 4 * 1024 * 1024 * 1024
-"""Default limit of all sealed segments, in bytes: some 180 million records, a month of 2,000 heartbeats in 30
-seconds."""
 
 QUEUE = 200_000
 """Default capacity of the queue, in records: some 60 MB, and 200 seconds of 1,000 a second on a disk that hangs. The
@@ -61,13 +48,16 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl")
 
 @attrs.frozen
 class JournalLimits:
-    """Limits of a journal. None: without a limit."""
+    """Limits of a journal, which the keys of ``[journal]`` set (`broker.config.journal_settings`).
+
+    ``segment_bytes`` and ``segment_seconds``: size and age at which a file is rotated. None: without a limit.
+    """
 
     queue: int = QUEUE
-    segment_bytes: int = SEGMENT_BYTES
-    segment_seconds: float = SEGMENT_SECONDS
-    keep_seconds: float | None = KEEP_SECONDS
-    keep_bytes: int | None = KEEP_BYTES
+    segment_bytes: float = math.inf
+    segment_seconds: float = math.inf
+    keep_seconds: float | None = None
+    keep_bytes: int | None = None
 
 
 class Segments:
@@ -310,7 +300,7 @@ class Segments:
     def seal_piece(self) -> None:
         """Seal the next piece of the oldest waiting file.
 
-        After an error the file waits behind the others, unless it was removed.
+        After an error the file goes to the end of the queue, unless it was removed.
         """
         if not self._to_seal:
             return

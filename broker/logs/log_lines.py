@@ -209,7 +209,7 @@ class LogControl:
             destination.limit, destination.kept = file_bytes, files
 
     def reopen(self) -> None:
-        """Open the log file again: another program has renamed it. No-op for any other destination."""
+        """Reopen the log file, which another program has renamed. No-op for any other destination."""
         if self.writer is not None:
             self.writer.reopen()
 

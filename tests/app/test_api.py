@@ -15,6 +15,7 @@ from broker.core.load_history import STEP
 from broker.core.plan import PlanFile
 from broker.core.store import Store
 from broker.net.refusal_log import Counters
+from broker.operate.collected_log import CollectedLog
 from broker.operate.console import Shown
 from broker.rest.messages import Stream
 from tests.operate.calls import Site
@@ -31,6 +32,7 @@ def test_loads_lags_and_watches_last_from_the_start_to_the_stop(tmp_path: Path) 
     sources = Sources(
         core=core,
         farm="",
+        state="",
         clock=clock,
         started=0.0,
         shown=Shown,
@@ -42,6 +44,7 @@ def test_loads_lags_and_watches_last_from_the_start_to_the_stop(tmp_path: Path) 
         plan=PlanFile(None, clock, core.in_thread, nothing),
         access=AnonymousAccess(),
         audit=NoAudit(),
+        collected=CollectedLog(str(tmp_path / "collected.jsonl"), clock, core.in_thread),
         lag=lag,
         endpoints=lambda: [],
         certificates=lambda: [],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.app.configuration import Config, report
-from broker.config.checks_settings import FullLoad, Journal
 from broker.config.daemon_settings import Console, LauncherEntry, Launchers
+from broker.config.journal_settings import FullLoad, Journal
 from broker.config.load import resolves
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.elko_settings import BrokerListener, Elko

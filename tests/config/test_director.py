@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.app.configuration import Config, changes, parse, problems, refused, report
-from broker.config.checks_settings import FullLoad, Journal
+from broker.app.configuration import Config, changes, parse, refused, report
+from broker.config.journal_settings import FullLoad, Journal
 from broker.config.key_checks import BadConfig
-from broker.wires.elko.elko_settings import Director, DirectorLimits, DirectorListener
+from broker.wires.elko.elko_settings import Director, DirectorListener
 from tests.config.command_line import configured
 
 OPEN = "[[director.listeners]]\n"
@@ -27,47 +27,6 @@ def test_its_table_makes_one(text: str) -> None:
     assert parse(text, "x").director == Director()
     assert Director().enabled
     assert not parse("[director]\nenabled = false\n", "x").director.enabled
-
-
-def test_every_key_arrives(tmp_path: Path) -> None:
-    config = parse(
-        """
-        [director]
-        service = "east"
-        providers = 3
-        load_bump = 0.5
-        reservation = 10
-        user_reservations = 4
-        [[director.listeners]]
-        name = "farm"
-        endpoint = "unix:/run/farm"
-        allow = ["provider"]
-        allow_before_auth = true
-        publish = "h.x:1"
-        label = "l"
-        limits = { watches = 5, reservations = 6, rate = 2 }
-        """,
-        str(tmp_path / "x.toml"),
-    )
-    assert config.director == Director(
-        service="east",
-        providers=3,
-        load_bump=0.5,
-        reservation=10.0,
-        user_reservations=4,
-        listeners=(
-            DirectorListener(
-                name="farm",
-                endpoint="unix:/run/farm",
-                allow=("provider",),
-                allow_before_auth=True,
-                publish="h.x:1",
-                label="l",
-                limits=DirectorLimits(watches=5, reservations=6, rate=2.0),
-            ),
-        ),
-    )
-    assert problems(config) == []
 
 
 BAD = [

@@ -12,13 +12,12 @@ from textwrap import dedent
 import pytest
 
 from broker.app.configuration import Config, parse, read
-from broker.config.checks_settings import FullLoad, Journal
-from broker.config.daemon_settings import OPEN_FILE, Broker, Console, LauncherEntry, Launchers, Log
+from broker.config.daemon_settings import OPEN_FILE, Broker, LauncherEntry, Launchers, Log
 from broker.config.files import MAX_SECRET, MAX_SIZE
+from broker.config.journal_settings import FullLoad, Journal
 from broker.config.key_checks import BadConfig, ConfigError
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Elko
-from broker.wires.mc0.mc0_settings import Mc0
 
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:
@@ -32,168 +31,57 @@ def test_an_empty_file_is_the_defaults() -> None:
     assert parse("", "broker.toml") == Config()
 
 
-def test_every_key_arrives() -> None:
+def test_keys_of_every_type_arrive() -> None:
     config = parse(
         dedent(
             """
             [broker]
-            service = "east"
             state = "/var/lib/broker"
             grace = 5
             diagnostics = false
             [log]
-            format = "json"
             level = "debug"
-            [console]
-            enabled = false
-            endpoint = "tcp:9001"
-            [mc0]
-            enabled = false
-            endpoint = "ipc:///run/mc0"
-            secret_key = "0000000000000000000000000000000000000000"
-            handshake = 1
-            stalled_after = 2
-            sessions = 2
-            subscriptions = 3
-            high_water = 4
-            max_message = 5_000
             [dbp]
             enabled = false
             endpoint = "tcp://*:7000"
             udp_port = 7001
             beacon = ["192.0.2.255"]
-            beacon_port = 7002
-            check_address = false
-            interval = 2
-            least_interval = 1
-            most_interval = 60
-            liveness = 5
-            fall_back = false
-            probe = 10
-            services = 8
-            high_water = 9
-            max_message = 6_000
-            [journal]
-            enabled = false
-            directory = "/srv/journal"
-            name = "east"
-            segment_bytes = 100_000
-            segment_seconds = 60
-            keep_seconds = 86_400
-            keep_bytes = 2_000_000
             [[journal.full_load]]
             services = ["context-*", "chat"]
             load = 400
             [[journal.full_load]]
             services = ["*"]
             load = 0.8
-            [launchers]
-            start = "recover"
-            [[launchers.table]]
-            name = "chat"
-            script = "chat -v"
             [[launchers.table]]
             name = "game"
             script = "game"
             initial = true
-            on = true
             [[elko.listeners]]
             limits = { waits = 3, rate = 2 }
             [[elko.listeners]]
             name = "lan"
             endpoint = "unix:/run/lan"
             allow = ["admin"]
-            allow_before_auth = true
-            publish = "[2001:db8::1]:9002"
             label = "Lan"
             [elko.listeners.limits]
             connections = 1
-            connections_per_address = 4
-            rate = 0.5
-            burst = 2
             authenticate_within = 0
-            write_buffer = 65_536
-            stalled_after = 1.5
-            waits = 0
-            services = 7
             """
         ),
         "broker.toml",
     )
+    limits = BrokerLimits(connections=1, authenticate_within=0.0)
+    lan = BrokerListener(name="lan", endpoint="unix:/run/lan", allow=("admin",), label="Lan", limits=limits)
     assert config == Config(
-        broker=Broker(service="east", state="/var/lib/broker", grace=5.0, diagnostics=False),
-        log=Log(format="json", level="debug"),
-        mc0=Mc0(
-            enabled=False,
-            endpoint="ipc:///run/mc0",
-            secret_key="0" * 40,
-            handshake=1.0,
-            stalled_after=2.0,
-            sessions=2,
-            subscriptions=3,
-            high_water=4,
-            max_message=5_000,
-        ),
-        dbp=Dbp(
-            enabled=False,
-            endpoint="tcp://*:7000",
-            udp_port=7001,
-            beacon=("192.0.2.255",),
-            beacon_port=7002,
-            check_address=False,
-            interval=2.0,
-            least_interval=1.0,
-            most_interval=60.0,
-            liveness=5,
-            fall_back=False,
-            probe=10.0,
-            services=8,
-            high_water=9,
-            max_message=6_000,
-        ),
-        journal=Journal(
-            enabled=False,
-            directory="/srv/journal",
-            name="east",
-            segment_bytes=100_000,
-            segment_seconds=60.0,
-            keep_seconds=86_400.0,
-            keep_bytes=2_000_000,
-            full_load=(FullLoad(("context-*", "chat"), 400.0), FullLoad(("*",), 0.8)),
-        ),
-        console=Console(enabled=False, endpoint="tcp:9001"),
-        launchers=Launchers(
-            start="recover",
-            table=(LauncherEntry("chat", "chat -v"), LauncherEntry("game", "game", initial=True, on=True)),
-        ),
-        elko=Elko(
-            (
-                BrokerListener(limits=BrokerLimits(waits=3, rate=2.0)),
-                BrokerListener(
-                    name="lan",
-                    endpoint="unix:/run/lan",
-                    allow=("admin",),
-                    allow_before_auth=True,
-                    publish="[2001:db8::1]:9002",
-                    label="Lan",
-                    limits=BrokerLimits(
-                        connections=1,
-                        connections_per_address=4,
-                        rate=0.5,
-                        burst=2,
-                        authenticate_within=0.0,
-                        write_buffer=65_536,
-                        stalled_after=1.5,
-                        waits=0,
-                        services=7,
-                    ),
-                ),
-            )
-        ),
+        broker=Broker(state="/var/lib/broker", grace=5.0, diagnostics=False),
+        log=Log(level="debug"),
+        dbp=Dbp(enabled=False, endpoint="tcp://*:7000", udp_port=7001, beacon=("192.0.2.255",)),
+        journal=Journal(full_load=(FullLoad(("context-*", "chat"), 400.0), FullLoad(("*",), 0.8))),
+        launchers=Launchers(table=(LauncherEntry("game", "game", initial=True),)),
+        elko=Elko((BrokerListener(limits=BrokerLimits(waits=3, rate=2.0)), lan)),
     )
     assert isinstance(config.broker.grace, float)
     assert isinstance(config.elko.listeners[0].limits.rate, float)
-    assert isinstance(config.mc0.handshake, float)
     assert isinstance(config.journal.full_load[0].load, float)
 
 

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
+from tests.packages import program
 from tests.patience import PATIENCE
 
 UNITS = Path(__file__).parents[2] / "etc" / "systemd"
@@ -48,9 +47,7 @@ def test_the_timer_fires_each_hour_after_its_segments_are_sealed_and_makes_up_fo
 
 
 def test_systemd_reads_the_timer_as_hourly() -> None:
-    command = shutil.which("systemd-analyze")
-    if command is None:
-        pytest.skip("systemd-analyze is not installed")
+    command = program("systemd-analyze")
     calendar = unit("elkobroker-plan.timer")["Timer"]["OnCalendar"]
     told = subprocess.run(
         [command, "calendar", "--iterations=2", "--base-time=2026-03-01 00:00:00 UTC", calendar],
@@ -65,9 +62,7 @@ def test_systemd_reads_the_timer_as_hourly() -> None:
 
 
 def test_systemd_knows_every_setting_of_the_plan(tmp_path: Path) -> None:
-    command, python = shutil.which("systemd-analyze"), shutil.which("true")
-    if command is None or python is None:
-        pytest.skip("systemd-analyze is not installed")
+    command, python = program("systemd-analyze"), shutil.which("true")
     for name in PLAN:
         text = (UNITS / name).read_text().replace("=/opt/elkobroker/bin/python ", f"={python} ")
         (tmp_path / name).write_text(text)

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from broker.app.configuration import Config, parse, read, refused, report
-from broker.config.checks_settings import Checks, Journal
+from broker.config.checks_settings import Checks
 from broker.config.cluster_settings import Cluster
 from broker.config.daemon_settings import (
     Access,
@@ -25,6 +25,7 @@ from broker.config.daemon_settings import (
     NotifyRule,
     Plan,
 )
+from broker.config.journal_settings import Journal
 from broker.config.key_checks import BadConfig
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dns.dns_settings import Dns
@@ -41,7 +42,6 @@ SHIPPED = (ROOT / "etc" / "elkobroker.toml").read_text()
 DOCUMENT = (ROOT / "docs" / "configuration.md").read_text()
 
 EXAMPLE = "  # example"
-DIRECTOR = (Director, DirectorListener, DirectorLimits)
 SETTING = re.compile(r"#(?=[a-z\[])")
 SECTIONS = {
     "broker": Broker,

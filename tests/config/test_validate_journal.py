@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
-from broker.config.checks_settings import LEAST_LOAD, MAX_NAME, MOST_LOAD, FullLoad, Journal
+from broker.config.journal_settings import LEAST_LOAD, MAX_NAME, MOST_LOAD, FullLoad, Journal
 from broker.config.key import declared
 from tests.config.bad_values import assert_one_problem
 
 HERE = "[journal]\n"
 LOADS = '[[journal.full_load]]\nservices = ["a"]\n'
 FIT = "may have up to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit, as a part of"
-HIDDEN = "begins with a dot or an underscore: readers do not look at such files"
+HIDDEN = "begins with a dot or an underscore: readers ignore such files"
 
 BAD = [
     (HERE + 'directory = ""', 2, "journal.directory", "is no path"),

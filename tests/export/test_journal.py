@@ -482,6 +482,15 @@ def test_old_segments_are_deleted_each_hour(tmp_path):
     assert max(ages) <= 3 * 3600 + 10
 
 
+def test_a_deletion_that_fails_is_tried_again_after_an_hour(tmp_path):
+    run = Run(tmp_path, segment_seconds=600.0, keep_seconds=2 * 3600.0).started()
+    run.clock.pump([10.0] * 360)
+    run.disk.keeps = {path.name for path in sealed_in(tmp_path)}
+    run.clock.pump([10.0] * 360 * 4)
+    assert run.journal.counts()["journal_errors.retain"] in (2, 3)
+    assert run.stop()
+
+
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(1, 12)),

@@ -64,7 +64,7 @@ def test_segments_are_numbered_from_one_and_empty_ones_are_not_made(tmp_path):
     ("later", "due"), [(0.0, False), (HOUR - 1, False), (HOUR, True), (-1.0, True), (10 * HOUR, True)]
 )
 def test_a_file_is_due_when_it_is_old_or_the_clock_was_set_back(tmp_path, later, due):
-    segments = opened(tmp_path)
+    segments = opened(tmp_path, segment_seconds=HOUR)
     assert not segments.due(NOON)
     segments.append(lines(1, 1), 1, NOON)
 
