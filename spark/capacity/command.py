@@ -41,8 +41,8 @@ from spark.capacity.tables.object_store import (
 )
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_POOL_1H, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import LOG, OutError, Tables, need_publishable
+from spark.capacity.tables.time_windows import utc
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
-from spark.capacity.utc import utc
 
 SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError)
 """Errors whose text is the sentence for the user."""
@@ -228,7 +228,7 @@ def work_through(spark: SparkSession, settings: Settings, work: Path | None, pro
 
 
 def need_one_machine(out: ObjectFolder, master: str) -> None:
-    """Raise `OutError` where a temporary folder of the driver is not one of the workers."""
+    """Raise `OutError` if the workers do not have the temporary folder of the driver."""
     if not master.startswith("local"):
         raise OutError(f"{out} needs --work on a cluster: a folder that driver and workers see under the same path")
 
@@ -250,7 +250,7 @@ def ask(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def tables_of(out: Place, of_providers: Sequence[Table]) -> Iterator[Tables]:
-    """Give the tables that a what-if question needs; those of an object store are fetched, with those ``of_providers``
+    """Yield the tables that a what-if question needs; those of an object store are fetched, with those ``of_providers``
     for the last full hour."""
     if isinstance(out, Path):
         yield Tables(None, out)

@@ -101,7 +101,7 @@ def same_plan(
 
 
 def _note(tables: Tables, found: Found) -> None:
-    """Note the states of folders without news, unless another run is at work: that one looks for itself."""
+    """Store the states of folders without news, unless another run is at work: that one lists them itself."""
     try:
         tables.open()
     except OutError:

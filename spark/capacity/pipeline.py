@@ -29,21 +29,21 @@ from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.planning.what_if import POLICY
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
-from spark.capacity.report.files import replace
+from spark.capacity.report.files import replace, send_report
 from spark.capacity.report.row_values import RowsByService
-from spark.capacity.report.sending import send_report
-from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
-from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
+from spark.capacity.rollup.broker_presence import broker_down
+from spark.capacity.rollup.clock_jumps import sentences
 from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.service import balance as balance_of
 from spark.capacity.service import demand as service_load_of
 from spark.capacity.service import reliability as reliability_of
 from spark.capacity.service.balance import balance
-from spark.capacity.service.daily_jobs import each_service
+from spark.capacity.service.bins import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
 from spark.capacity.service.pools import Row, find_pools, of_members, planned, planned_rows, shared
 from spark.capacity.service.reliability import provider_days, reliability
+from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, Place
 from spark.capacity.tables.schema import (
@@ -59,9 +59,10 @@ from spark.capacity.tables.schema import (
     LEDGER,
     LOSS,
     QUARANTINE,
+    SILVER_SET_BACK,
+    SILVER_SIGNS,
     UNKNOWN_MEMBERS,
     Table,
-    arrow_schema,
 )
 from spark.capacity.tables.store import State, Tables
 from spark.capacity.tables.time_windows import SECOND
@@ -190,7 +191,7 @@ class Pipeline:
         if done.strange:
             self._progress.note(f"{len(done.strange):,} files are no segments, {done.strange[0]!r} for one: left alone")
         if done.lost:
-            known = f"{done.lost_known:,} of the lost records were told of by the broker"
+            known = f"{done.lost_known:,} of the lost records were reported by the broker"
             self._progress.note(f"{known}; after a boot's last readable record at least these are lost")
         if done.damaged:
             segments = f"{done.damaged:,} damaged segment" + ("" if done.damaged == 1 else "s")

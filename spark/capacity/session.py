@@ -8,7 +8,7 @@ Rules:
 - The output of Java goes to a file (`store.LOG`), in which the reason stands where Spark does not start.
 - Another Spark of the machine has no part in it: SPARK_HOME is that of the package, and on one machine the workers run
   this very Python, whatever the environment names.
-- Without a usable Java there is one sentence, and no page of Java's and Python's refusal_log.
+- Without a usable Java a run ends with one sentence instead of the tracebacks of Java and Python.
 """
 
 import codecs
@@ -104,7 +104,7 @@ def find_java(home: str | None, bundled: Path = BUNDLED_JAVA) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """Ask a `java` for its major version."""
+    """Return the major version of a `java`."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_PATIENCE).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -116,7 +116,7 @@ def java_version(java: Path) -> int:
 
 
 def need_java() -> None:
-    """Make sure that Spark will find a Java that can run it."""
+    """Raise `NoJavaError` unless Spark will find a Java that can run it."""
     java = find_java(os.environ.get("JAVA_HOME"))
     version = java_version(java)
     if version < JAVA:

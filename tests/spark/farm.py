@@ -18,9 +18,9 @@ from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles
 from spark.capacity.rollup import window_sums
 from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
-from spark.capacity.service.bins import LIMITS, Limits, Share
-from spark.capacity.service.daily_jobs import Job, do
-from spark.capacity.tables.schema import BRONZE_RUNS, Table, arrow_schema
+from spark.capacity.service.bins import LIMITS, Job, Limits, Share, do
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import BRONZE_RUNS, Table
 from spark.capacity.tables.store import Tables
 
 DAY = date(2026, 3, 2)

@@ -39,7 +39,7 @@ from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.service import demand as service_load_of
 from spark.capacity.service import reliability as reliability_of
-from spark.capacity.service.daily_jobs import each_service
+from spark.capacity.service.bins import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
 from spark.capacity.service.reliability import provider_days, reliability
 from spark.capacity.tables.schema import (

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 from spark.capacity.command import main, need_one_machine, work_through
 from spark.capacity.pipeline import Settings
 from spark.capacity.progress import Progress
-from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, Place, file_system, listing, opened
-from spark.capacity.tables.schema import BRONZE_PAIRS, FOLDERS, GOLD_PLAN, LEDGER
+from spark.capacity.tables.schema import BRONZE_PAIRS, FOLDERS, GOLD_PLAN, LEDGER, TABLES
 from spark.capacity.tables.snapshots import last, open_table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE, fill
@@ -182,4 +181,4 @@ def test_a_run_that_is_killed_leaves_the_snapshot_and_the_next_makes_up_for_it(
     filled = Tables(None, tmp_path / "filled")
     filled.lock()
     fill(filled, stored, told)
-    assert {table.name for table in WORKED_ON if filled.exists(table)} == set(told.versions)
+    assert {table.name for table in TABLES if filled.exists(table)} == set(told.versions)

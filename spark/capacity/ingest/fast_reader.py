@@ -1,14 +1,14 @@
-"""Whole segments: those of which every line is a record of this version, read at once and without a look at each line.
+"""Whole segments: every line is a record of this version, so that the segment is read at once, and not line by line.
 
 Nearly all segments are whole. Arrow reads one several times as fast as Spark reads its lines, and writes it as Parquet
-where it was read, so that no record passes between Python and Java. It says of a segment only that it is whole, or that
-it is not; then Spark reads its lines, one by one (`line_reader`), and tells the fault of each.
+where it was read, so that no record passes between Python and Java. If a segment is not whole, Spark reads its lines
+one by one (`line_reader`), and finds the fault of each.
 
 Rules:
-- Whole: each line is one JSON object, every member is known and has its type, and no record has anything that
-  `line_reader.why_bad` minds. In doubt a segment is not whole.
+- Whole: each line is one JSON object, every member is known and has its type, and
+  `line_reader.why_bad` has no objection to any record. In doubt a segment counts as incomplete.
 - The segments of one task share the files that it writes (`sorted_files`).
-- A task may be cut off, or done twice: only the files that its answer names count.
+- A task may be interrupted, or run twice: only the files that its answer names count.
 """
 
 import gzip
@@ -35,12 +35,13 @@ from spark.capacity.ingest.line_reader import (
 from spark.capacity.ingest.runs import RUNS, runs_of
 from spark.capacity.ingest.segments import Digested, Look, look
 from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles, numbered_names
+from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.object_store import opened
-from spark.capacity.tables.schema import EVENTS, RECORD, VERSIONS, arrow_schema
+from spark.capacity.tables.schema import EVENTS, RECORD, VERSIONS
 
-LARGEST = 512 << 20
-"""Bytes of a segment, unpacked, whose rows are held until all of it is known to be whole: eight times the size of a
-broker's."""
+LARGEST = 256 << 20
+"""Bytes of a segment, unpacked, whose rows are held until all of it is known to be whole: four times the size of a
+broker's. These are most of the memory of a worker; a larger segment is read line by line."""
 
 PIECE = 4 << 20
 """Bytes of a segment, unpacked, that are parsed at once. Their text and columns need some ten times as much memory."""
@@ -53,7 +54,7 @@ PARSE = pyarrow.json.ParseOptions(explicit_schema=arrow_schema(RECORD), unexpect
 
 @attrs.frozen
 class Seen:
-    """Reading of a segment: the number of its records, or its bytes if it is not whole; with the digest of its file."""
+    """Reading of a segment: the number of its records, or its bytes if incomplete; with the digest of its file."""
 
     name: str
     digest: str
@@ -89,7 +90,7 @@ def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest:
 
 
 def read(packed: Digested, segment: str, earliest: int, latest: int) -> pa.Table | None:
-    """Read a segment piece by piece: rows of bronze, with names as numbers, or nothing if it is not whole.
+    """Read a segment piece by piece: rows of bronze, with names as numbers, or nothing if it is incomplete.
 
     Times are microseconds since 1970.
     """

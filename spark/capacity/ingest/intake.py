@@ -14,7 +14,7 @@ Rules:
 - A segment that cannot be decompressed is put aside whole, and the rest goes on.
 - Before files move, the state notes the dates; the ledger is written last. So after a crash the next run
   reads the same segments again, and takes out records that it finds twice.
-- Losses are told by the numbers (`loss`).
+- Losses are recognised by the numbers (`loss`).
 """
 
 import shutil
@@ -54,7 +54,7 @@ SHARE = 10 << 20
 """Compressed bytes of segments that a task reads: about 400,000 records, so that dates have few and large files."""
 
 ROUND = 4
-"""Shares of each core in one batch. Progress is told between batches."""
+"""Shares of each core in one batch. Progress is reported between batches."""
 
 TASKS = 4
 """Parts for each core of a look at the bytes of segments: these differ in size."""
@@ -99,7 +99,7 @@ HELD = (BRONZE_RECORDS, BRONZE_PAIRS)
 
 
 def finish_healing(tables: Tables) -> None:
-    """Put dates that were written again in the place of the old ones; a run that was cut off here is continued."""
+    """Replace dates by the files that were written again; a run that was cut off here is continued."""
     healed = tables.out / ".healed"
     if (healed / "_SUCCESS").exists():
         for table in HELD:
@@ -135,7 +135,7 @@ def compact(tables: Tables, files: Mapping[date, Sequence[str]]) -> None:
 
 
 def _replace(tables: Tables, healed: Path, dates: Iterable[date]) -> None:
-    """Put written dates in the place of the old ones, also after a crash."""
+    """Replace dates by the files that were written again, so that a crash leaves the old or the new ones."""
     for table in HELD:
         for day in dates:
             # All records of a date may be there on another one: then an empty folder takes its place.
@@ -224,7 +224,7 @@ class Intake:
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def _new(self, segments: Sequence[Segment], ledger: pd.DataFrame) -> tuple[list[Segment], pd.DataFrame]:
-        """Return the segments that are to be read, and the ledger, in which those that are as they were are noted."""
+        """Return the segments to read, and the ledger, which records the unchanged ones."""
         known = {row.segment: row for row in ledger.itertuples()}
         new, doubted = [], []
         for segment in segments:
@@ -277,7 +277,7 @@ class Intake:
         return lines
 
     def _see(self, seen: Seen) -> bool:
-        """Note the kind of a segment; tell whether it is to be read line by line."""
+        """Count a segment; return True if it is to be read line by line."""
         if seen.look is None:
             self._counts[seen.name] = Counts(seen.digest, good=seen.records)
             return False
@@ -322,7 +322,7 @@ class Intake:
         return staged.where(bad)
 
     def _fetched(self, name: str) -> Path:
-        """Tell where Spark finds a segment: it reads no object stores."""
+        """Return the path of a segment for Spark, which reads no object stores."""
         path = self._paths[name]
         return self._staging / "fetched" / name if is_object(path) else Path(path)
 
@@ -344,7 +344,8 @@ class Intake:
         tables.put(LOSS, find_loss(runs, reach))
 
     def _quarantine(self, bad: DataFrame | None) -> None:
-        """Put bad lines aside, and whole segments; a segment that is read again replaces its lines there."""
+        """Write bad lines and unreadable segments to the quarantine, in place of the lines of a segment that is read
+        again."""
         rows = [(name, 0, why, None, self._run) for name, why in self._damaged.items()]
         whole = self._spark.createDataFrame(rows, QUARANTINE.schema)
         firsts = [(name, counts.first) for name, counts in self._counts.items() if counts.bad]
@@ -384,7 +385,7 @@ class Intake:
         self._tables.write(UNKNOWN_MEMBERS, old.union(new))
 
     def _note(self, new: Sequence[Segment], ledger: pd.DataFrame) -> None:
-        """Note the read segments in the ledger; one that came again with other bytes replaces its line."""
+        """Add the segments to the ledger; one that came again with other bytes replaces its row."""
         rows = []
         for one in new:
             counts = self._counts[one.name]

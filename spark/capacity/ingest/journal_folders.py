@@ -237,7 +237,7 @@ def known_folders(tables: Tables) -> dict[str, int]:
 
 
 def note_folders(tables: Tables, found: Mapping[str, int]) -> None:
-    """Note the states of folders, once their segments are in the ledger."""
+    """Store the states of folders, once their segments are in the ledger."""
     known = known_folders(tables)
     if found.items() - known.items():
         tables.put(FOLDERS, pd.DataFrame(sorted({**known, **found}.items()), columns=FOLDERS.schema.names))

@@ -1,4 +1,4 @@
-"""Lines: segments that are not whole, read by Spark record by record; other lines are told with their reason.
+"""Lines: incomplete segments, read by Spark record by record; other lines are reported with their reason.
 
 Rules:
 - Segments are parsed once: by the fixed schema, good and bad records to a staging folder in one pass.
@@ -13,9 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, TYPES, VERSIONS
+from spark.capacity.tables.columns import field
+from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSIONS
 from spark.capacity.tables.store import readable, url
 
 REQUIRED = ("v", "ts", "broker", "boot", "seq", "event")
@@ -48,7 +49,7 @@ loss."""
 
 
 def micros(when: datetime) -> int:
-    """Tell a time as the journal does."""
+    """Return a time in microseconds since 1970, as records have it."""
     return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
@@ -118,18 +119,18 @@ def parse(lines: DataFrame, latest: datetime) -> DataFrame:
 STAGED = StructType(
     [
         *(column for column in BRONZE_RECORDS.schema if column.name != "date"),
-        StructField("reason", TYPES["string"]),
-        StructField("raw", TYPES["string"]),
-        StructField("row", TYPES["long"]),
+        field("reason"),
+        field("raw"),
+        StructField("row", LongType()),
         StructField("members", IntegerType()),
-        StructField("date", TYPES["date"]),
+        field("date"),
     ]
 )
 """Columns of staged files; bronze readers see the first columns of it only."""
 
 
 def segment_of() -> Column:
-    """Tell the name of the segment that a row is read from."""
+    """Return the column with the name of the segment that a row is read from."""
     return F.substring_index("_metadata.file_path", "/", -3).alias("segment")
 
 
@@ -139,7 +140,7 @@ def stage(spark: SparkSession, paths: Sequence[Path], latest: datetime, place: P
     share = max(SHARE, total // (2 * spark.sparkContext.defaultParallelism))
     spark.conf.set("spark.sql.files.openCostInBytes", str(OPEN))
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(share))
-    schema = StructType([*RECORD.fields, StructField(CORRUPT, TYPES["string"])])
+    schema = StructType([*RECORD.fields, StructField(CORRUPT, StringType())])
     try:
         lines = (
             spark.read.schema(schema)

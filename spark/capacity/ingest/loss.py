@@ -1,6 +1,6 @@
 """Loss: numbers of records that are there, and those that are missing.
 
-Numbers are told as runs (`runs`), of which a journal has few, so they are handled here and not by Spark.
+Numbers are kept as runs (`runs`), of which a journal has few, so they are handled here and not by Spark.
 
 Rules:
 - Loss is a gap in the numbers of one boot of a broker, over all dates: a late segment fills its gap. Of losses
@@ -38,7 +38,7 @@ def frame(runs: Iterable[Told]) -> pd.DataFrame:
 
 
 def exact(runs: pd.DataFrame) -> pd.DataFrame:
-    """Give runs, wherever they are from, the types that the other functions count with."""
+    """Convert the columns of runs to the types that the other functions need."""
     may_miss = dict.fromkeys(("ts_from", "ts_to", "earliest", "latest", "dropped"), COUNTED)
     return runs.astype({"seq_from": "int64", "seq_to": "int64", **may_miss})
 
@@ -99,7 +99,7 @@ def find_loss(runs: pd.DataFrame, reach: Mapping[tuple[str, str], int] | None = 
 
 
 def doubled(runs: pd.DataFrame) -> set[date]:
-    """Tell the dates on which a number may be held that is held twice."""
+    """Return the dates that may hold a number which is held twice."""
     dates: set[date] = set()
     ordered = held(runs)
     over = ordered[ordered["before"] >= ordered["seq_from"]]

@@ -1,7 +1,7 @@
 """Retention: the dates whose records are kept, and the files of each.
 
 Rules:
-- Records, their five minutes, and all that is told of segments are kept for some days before the date of the last
+- Records, their five minutes, and all reports about segments are kept for some days before the date of the last
   record (`KEEP`). The hours of services and the days of providers, which are few, stay.
 - Segments of older folders are not read any more; those of the day before the first date are, since a segment may end
   on the next date.
@@ -16,9 +16,6 @@ import pandas as pd
 
 from spark.capacity.ingest.journal_folders import is_kept
 from spark.capacity.ingest.loss import START, exact
-from spark.capacity.rollup.broker_presence import SILVER_SIGNS
-from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
-from spark.capacity.rollup.end_state import SILVER_CARRY
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
@@ -26,7 +23,10 @@ from spark.capacity.tables.schema import (
     FOLDERS,
     LEDGER,
     QUARANTINE,
+    SILVER_CARRY,
     SILVER_PROVIDER_5M,
+    SILVER_SET_BACK,
+    SILVER_SIGNS,
     UNKNOWN_MEMBERS,
 )
 from spark.capacity.tables.store import Tables
@@ -53,7 +53,7 @@ def first_kept(tables: Tables, keep: int) -> date | None:
 
 
 def forget(tables: Tables, first: date, started: datetime, keep: int) -> None:
-    """Remove all that is older than the first date that is kept."""
+    """Remove everything from before the first date that is kept."""
     if all(day >= first for table in DATES for day in tables.dates(table)):
         return
     for table in DATES:

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.capacity.tables.column_reader import codes, latest, of_providers, real, together, whole
-from spark.capacity.tables.registration_ends import OPEN, ends
-from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RUNS, arrow_schema
+from spark.capacity.tables.column_reader import OPEN, codes, ends, latest, of_providers, real, together, whole
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RUNS
 from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, SET_BACK, Flags, Floats, Ints
 
 RUNS = arrow_schema(BRONZE_RUNS.schema)

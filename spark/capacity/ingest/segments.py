@@ -20,7 +20,7 @@ from spark.capacity.ingest.journal_folders import Folders, date_of, folders_of, 
 from spark.capacity.tables.object_store import Place, opened, size_of
 
 NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
-"""Names of sealed segments under `segments`; other names are not ours, and are told about."""
+"""Names of sealed segments under `segments`; files with other names are not ours, and are reported."""
 
 SMALLEST_GZIP = 18
 """Bytes of the header and trailer of gzip: a smaller file holds nothing, not even nothing."""
@@ -169,8 +169,8 @@ class Reach:
 
 @attrs.frozen
 class Look:
-    """Reading of a segment as bytes: its damage, how many names of members it seems to have, and how far the
-    records of a damaged one reach at least."""
+    """The result of reading a segment as bytes: its damage, the number of member names that it seems to have, and, if
+    it is damaged, how far its records reach at least."""
 
     damage: str | None
     names: int

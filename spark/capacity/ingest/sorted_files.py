@@ -22,7 +22,8 @@ import pyarrow.parquet
 from spark.capacity.ingest.line_reader import DISTINCT
 from spark.capacity.ingest.runs import RUNS, pairs_of, runs_of
 from spark.capacity.tables.column_reader import Row, footer
-from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table, arrow_schema
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table
 from spark.capacity.tables.time_windows import Ints
 
 BRONZE = arrow_schema(BRONZE_RECORDS.schema)
@@ -54,7 +55,7 @@ class SortedFiles:
         """Paths of the written files, below the folder."""
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows of bronze, in their order."""
+        """Add rows of bronze, in the order in which they came."""
         rows, begin = numbered_names(rows), 0
         while begin < len(rows):
             taken = rows.slice(begin, LARGE - self._held)

@@ -4,9 +4,8 @@ Rules of forecasts:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
   the peak bound the finest peak of the same hours (`PEAKS`). An hour without a row, or without a demand in it, is
   unknown, not zero.
-- Hours of an exclusion (`policy`) are no peaks: they are unknown to the peak bound. A headroom of the policy is that of
-  the bound.
-- The bound of an hour is at least its p95, and at most the peak bound.
+- Hours of an exclusion (`policy`) are unknown to the forecast and to the peak bound. A headroom of the policy is that
+  of the bound.
 - Growth and events of the policy file change no forecast: each hour has their ``factor`` beside it, for the plan.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
 - A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
@@ -39,7 +38,7 @@ from pyspark.sql import functions as F
 from spark.capacity.planning import models, peak_bound
 from spark.capacity.planning.policy import Assumptions
 from spark.capacity.tables.schema import EVALUATION, GOLD_FORECAST, PEAKS
-from spark.capacity.utc import utc
+from spark.capacity.tables.time_windows import utc
 
 PLAIN = Assumptions()
 
@@ -74,9 +73,9 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
     start = pd.Timestamp(issued).tz_localize(None)
 
     def rows(hours: pd.DataFrame) -> pd.DataFrame:
-        series = hourly(hours["h"], hours["demand_mean"], start)
-        told = models.forecast(series, horizon)
         service = hours["service"].iloc[0]
+        series = hourly(hours["h"], usual(hours, hours["demand_mean"], assumed), start)
+        told = models.forecast(series, horizon)
         headroom, peaks = assumed.of(service).headroom, finest_peaks(hours, start, assumed)
         record = peak_bound.record(peaks, horizon, headroom=headroom)
         odds = peak_bound.odds(peaks, headroom=headroom, horizon=horizon)
@@ -92,7 +91,7 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "model": told.model,
                 "p50": told.p50,
                 "p95": told.p95,
-                **bounds(peaks, told.p50, told.p95, start, headroom),
+                **bounds(peaks, horizon, start, headroom),
                 "factor": [assumed.factor(service, hour) for hour in to_come],
                 "mase": _or_none(told.mase, horizon),
                 "mase_naive": _or_none(told.mase_naive, horizon),
@@ -125,25 +124,26 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
 def finest_peaks(hours: pd.DataFrame, start: pd.Timestamp, assumed: Assumptions) -> models.Floats:
     """Return the peaks of a service by the hour, from its rows of gold_service_1h, without the hours of exclusions."""
     highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
-    if assumed.exclusions:
-        service = hours["service"].iloc[0]
-        out = [assumed.excluded(service, at) for at in pd.to_datetime(hours["h"])]
-        highest = highest.mask(pd.Series(out, highest.index))
-    return models.recent(hourly(hours["h"], highest, start))
+    return models.recent(hourly(hours["h"], usual(hours, highest, assumed), start))
 
 
-def bounds(
-    peaks: models.Floats, p50: models.Floats, p95: models.Floats, start: pd.Timestamp, headroom: float | None
-) -> dict[str, Any]:
+def usual(hours: pd.DataFrame, values: pd.Series, assumed: Assumptions) -> pd.Series:
+    """Return values of the hours of a service, without those in exclusions."""
+    if not assumed.exclusions:
+        return values
+    service = hours["service"].iloc[0]
+    out = [assumed.excluded(service, at) for at in pd.to_datetime(hours["h"])]
+    return values.astype("float64").mask(pd.Series(out, values.index))
+
+
+def bounds(peaks: models.Floats, horizon: int, start: pd.Timestamp, headroom: float | None) -> dict[str, Any]:
     """Return the columns of gold_forecast that the peaks before ``start`` and the headroom decide on."""
-    horizon, at = len(p50), peak_bound.highest_at(peaks)
-    bound = max(peak_bound.bound(peaks, headroom=headroom, horizon=horizon), float(p50.max()))
-    by_hour = peak_bound.by_hour(peaks, horizon, headroom=headroom)
+    made_of = peak_bound.basis(peaks, headroom=headroom, horizon=horizon)
     return {
-        "hour_bound": np.minimum(np.maximum(by_hour, p95), bound),
-        "peak_bound": bound,
-        "highest": None if at is None else peaks[at],
-        "highest_at": pd.NaT if at is None else start - pd.Timedelta(hours=len(peaks) - at),
+        "hour_bound": peak_bound.by_hour(peaks, horizon, headroom=headroom),
+        "peak_bound": peak_bound.bound(peaks, headroom=headroom, horizon=horizon),
+        "highest": None if made_of is None else peaks[made_of[0]],
+        "highest_at": pd.NaT if made_of is None else start - pd.Timedelta(hours=len(peaks) - made_of[0]),
         "headroom": headroom or peak_bound.headroom_of(len(peaks), horizon=horizon),
     }
 

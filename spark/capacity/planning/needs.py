@@ -88,7 +88,7 @@ def providers_for(erlangs: float, wait_share: float = WAIT_SHARE) -> int:
 
 
 def most_traffic(providers: int, wait_share: float = WAIT_SHARE) -> float:
-    """Return the highest offered traffic of which no more than ``wait_share`` waits for so many providers."""
+    """Return the highest offered traffic of which at most ``wait_share`` has to wait, with that number of providers."""
     low, high = 0.0, min(float(providers), MOST_ERLANGS)
     for _ in range(STEPS):
         middle = (low + high) / 2.0

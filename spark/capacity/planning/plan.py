@@ -137,7 +137,7 @@ class Options:
         return self.growth * self.assumed.growth
 
     def factor(self, service: str, hour: datetime) -> float:
-        """Return the factor of the demand in an hour; one without a zone is one of UTC."""
+        """Return the factor of the demand in an hour. A time without a zone is in UTC."""
         return self.growth * self.assumed.factor(service, hour)
 
     def policy(self, service: str) -> Policy:
@@ -251,7 +251,7 @@ def plan_service(
         **{column: getattr(policy, name) for name, column in POLICY_COLUMNS.items()},
         "erlangs": erlangs,
         "service_s": last.get("service_s"),
-        **{name: first.get(name) for name in ODDS},
+        **{name: first.get(name) for name in ODDS.split()},
         "pool": last.get("pool"),
         "note": "; ".join(note for note in notes if note),
     }

@@ -6,7 +6,7 @@ They stand in a TOML file, ``plan.toml``::
 
     [[policy]]                          # the first whose pattern matches a service counts
     services = "chat-*"
-    headroom = 1.3                      # the bound, over the highest peak; without it by the length of the history
+    headroom = 1.3                      # the bound, over the highest peak of eight weeks; without it by the history
     target = 0.8                        # part of its full load that a provider may carry
     spares = 0                          # providers beyond those
     n_plus = 1                          # so many may fail without an overload
@@ -44,7 +44,7 @@ from typing import Any
 
 import attrs
 
-from spark.capacity.utc import utc
+from spark.capacity.tables.time_windows import utc
 
 TARGET = 0.8
 """Target utilisation of a provider in the busiest minute, as far as the journal tells minutes: the rest is for shorter
@@ -62,7 +62,7 @@ class PolicyError(Exception):
 class Policy:
     """The providers that are wanted for services whose names match a pattern.
 
-    - ``headroom``: factor of the bound over the highest peak; None is that of the length of the history.
+    - ``headroom``: factor of the bound over the highest peak of eight weeks; None is the rule of `peak_bound`.
     - ``target``: part of its full load that a provider may carry at the bound.
     - ``spares``: providers beyond those; ``n_plus``: providers that may fail at the bound without an overload.
     - ``least``, ``most``: limits of the need; None is no limit.
@@ -209,6 +209,12 @@ NAMES = {"min": "least", "max": "most", "from": "begin", "to": "end"}
 """Members of the values, where they differ from the keys: some of these are words of Python."""
 
 
+def _wrong(key: str, rule: Rule, value: Any) -> str:
+    """Return the message for a value that breaks the rule of its key, in the notation of TOML."""
+    shown = str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, str) else str(value)
+    return f"{key} must be {rule[1]}, not {shown}"[:300]
+
+
 class _Reader:
     """Checks a document, and finds the lines of its keys."""
 
@@ -221,12 +227,12 @@ class _Reader:
         for key, value in document.items():
             if key in tables:
                 if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-                    raise self._error(key, -1, "", f"[[{key}]] is a table with two brackets")
+                    raise self._error(key, -1, "", f"[[{key}]] must be a table with two brackets")
             elif key not in TOP:
                 known = ", ".join(["growth", *(f"[[{name}]]" for name in tables)])
                 raise self._error("", -1, key, f"there is no key {key}: known are {known}")
             elif not TOP[key][0](value):
-                raise self._error("", -1, key, f"{key} is {TOP[key][1]}")
+                raise self._error("", -1, key, _wrong(key, TOP[key], value))
         checked = {
             table: [self._checked(table, number, one, rules) for number, one in enumerate(document.get(table, ()))]
             for table, rules in tables.items()
@@ -251,7 +257,7 @@ class _Reader:
             if key not in rules:
                 raise self._error(table, number, key, f"[[{table}]] has no key {key}: known are {', '.join(rules)}")
             if not rules[key][0](value):
-                raise self._error(table, number, key, f"{key} is {rules[key][1]}, not {value!r}"[:300])
+                raise self._error(table, number, key, _wrong(key, rules[key], value))
         for key in ("from", "to", "factor"):
             if key in rules and key not in given:
                 raise self._error(table, number, "", f"[[{table}]] needs the key {key}")

@@ -16,7 +16,6 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc
 import pyarrow.parquet
@@ -57,7 +56,7 @@ def policy_of_run(out: Path) -> Assumptions:
 
 
 def needed(wanted: Sequence[str]) -> list[Table]:
-    """Return the tables, of the date of the last full hour, in which `removed` looks for providers."""
+    """Return the tables that `removed` reads, for the date of the last full hour."""
     labels = any(one.startswith(f"{LABEL}=") for one in wanted)
     return [SILVER_PROVIDER_5M, *([BRONZE_RECORDS] if labels else [])] if wanted else []
 
@@ -128,10 +127,9 @@ def _bounded(steps: list[Row], hours: list[Row], options: Options) -> list[Row]:
     if not hours:
         return steps
     start = pd.Timestamp(steps[0]["issued"]).tz_localize(None)
-    p50, p95 = (np.array([row[name] for row in steps], dtype=np.float64) for name in ("p50", "p95"))
     headroom = options.assumed.of(str(steps[0]["service"])).headroom
     peaks = finest_peaks(pd.DataFrame(hours), start, options.assumed)
-    made = pd.DataFrame(bounds(peaks, p50, p95, start, headroom), index=range(len(steps))).to_dict("records")
+    made = pd.DataFrame(bounds(peaks, len(steps), start, headroom), index=range(len(steps))).to_dict("records")
     return [{**row, **new} for row, new in zip(steps, made, strict=True)]
 
 

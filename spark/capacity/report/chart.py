@@ -143,7 +143,7 @@ def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mar
 
 @attrs.frozen
 class _Frame:
-    """Return the position of a time and a value on the drawing."""
+    """The ranges of time and value, and the position of each on the drawing."""
 
     first: float
     last: float
@@ -304,9 +304,10 @@ def _begin(issued: datetime, week: int) -> float:
     return (issued + week * WEEK).timestamp()
 
 
-def limit_of(plan: Row) -> float | None:
-    """Return the load up to which the providers of now are enough by the policy; None where there is no such load."""
-    providers = number_of(plan, "providers_now")
+def limit_of(plan: Row, providers: float | None = None) -> float | None:
+    """Return the load up to which so many providers, or those of now, are enough by the policy; None where there is no
+    such load."""
+    providers = number_of(plan, "providers_now") if providers is None else providers
     limit = None if providers is None else needs_of(plan).carried(int(providers))
     return None if limit is None or isinf(limit) else limit
 

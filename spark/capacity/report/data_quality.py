@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-
-import attrs
+from typing import Any
 
 from spark.capacity.report.row_values import Row, Tables, number_of, time_of, total_of, yes
 from spark.capacity.report.service_rows import in_time
@@ -14,97 +12,53 @@ EXAMPLES = 5
 """Segments that are named for each reason of quarantine."""
 
 
-@attrs.frozen
-class Quarantined:
-    """Entries of one reason; the first segments by name, and the number of `more` ones."""
-
-    reason: str
-    entries: int
-    segments: Sequence[str]
-    more: int
-
-
-@attrs.frozen
-class Lost:
-    """Lost records of one start of a broker, from one number to another."""
-
-    start: str
-    first: int
-    last: int
-    records: float | None
-    known: bool
-    """True where the broker told of the loss."""
-
-
-@attrs.frozen
-class Absence:
-    """A time in which a broker was not there."""
-
-    broker: str
-    begin: datetime | None
-    end: datetime | None
-    seconds: float | None
-
-
-@attrs.frozen
-class SetBack:
-    """A clock that was set back, by the number of the record that shows it."""
-
-    start: str
-    record: float | None
-    before: datetime
-    after: datetime
-    seconds: float
-
-
-@attrs.frozen
-class Quality:
-    """The quality of the data. Absences and clocks are None where nothing is known of them."""
-
-    segments: int
-    records: float
-    quarantined: Sequence[Quarantined]
-    lost: Sequence[Lost]
-    absences: Sequence[Absence] | None
-    set_back: Sequence[SetBack] | None
-    unknown_members: Sequence[tuple[str, float | None]]
-
-
-def quality(tables: Tables) -> Quality:
+def quality(tables: Tables) -> dict[str, Any]:
+    """Return the values of `data_quality.html`. Absences and clocks are None where nothing is known of them."""
     ledger = tables.get("ledger", ())
-    members = _by("member", tables.get("unknown_members", ()))
-    return Quality(
-        len(ledger),
-        total_of(number_of(row, "records") for row in ledger) or 0,
-        _quarantined(tables.get("quarantine", ())),
-        [_lost(row) for row in tables.get("loss", ())],
-        [_absence(row) for row in in_time(tables["broker_down"], "start")] if "broker_down" in tables else None,
-        None if (told := tables.get("set_back")) is None else _set_back(told),
-        [(name, total_of(number_of(row, "records") for row in own)) for name, own in members.items()],
-    )
+    members = _by("member", tables.get("unknown_members", ())).items()
+    down = in_time(tables["broker_down"], "start") if "broker_down" in tables else None
+    return {
+        "segments": len(ledger),
+        "records": total_of(number_of(row, "records") for row in ledger) or 0,
+        "quarantined": _quarantined(tables.get("quarantine", ())),
+        "lost": [_lost(row) for row in tables.get("loss", ())],
+        "absences": None if down is None else [_absence(row) for row in down],
+        "set_back": None if (told := tables.get("set_back")) is None else _set_back(told),
+        "unknown_members": [(name, total_of(number_of(row, "records") for row in own)) for name, own in members],
+    }
 
 
-def _quarantined(rows: Sequence[Row]) -> list[Quarantined]:
+def _quarantined(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the entries by their reasons: the first segments by name, and the number of more ones."""
     found = []
     for reason, own in sorted(_by("reason", rows).items(), key=lambda item: (-len(item[1]), item[0])):
         names = sorted({str(row.get("segment")) for row in own})
-        found.append(Quarantined(reason, len(own), names[:EXAMPLES], max(0, len(names) - EXAMPLES)))
+        more = max(0, len(names) - EXAMPLES)
+        found.append({"reason": reason, "entries": len(own), "segments": names[:EXAMPLES], "more": more})
     return found
 
 
-def _lost(row: Row) -> Lost:
+def _lost(row: Row) -> dict[str, Any]:
     first, last = (int(number_of(row, name) or 0) for name in ("seq_from", "seq_to"))
-    return Lost(_start(row), first, last, number_of(row, "records"), yes(row, "known"))
+    records, known = number_of(row, "records"), yes(row, "known")
+    return {"start": _start(row), "first": first, "last": last, "records": records, "known": known}
 
 
-def _absence(row: Row) -> Absence:
+def _absence(row: Row) -> dict[str, Any]:
     begin, end = time_of(row, "start"), time_of(row, "end")
-    return Absence(str(row.get("broker")), begin, end, (end - begin).total_seconds() if begin and end else None)
+    seconds = (end - begin).total_seconds() if begin and end else None
+    return {"broker": str(row.get("broker")), "begin": begin, "end": end, "seconds": seconds}
 
 
-def _set_back(rows: Sequence[Row]) -> list[SetBack]:
+def _set_back(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [
-        SetBack(_start(row), number_of(row, "seq"), before, after, (before - after).total_seconds())
+        {
+            "start": _start(row),
+            "record": number_of(row, "seq"),
+            "before": before,
+            "after": after,
+            "seconds": (before - after).total_seconds(),
+        }
         for row in sorted(rows, key=lambda row: (str(row.get("broker")), str(row.get("boot")), row["seq"]))
         if (before := time_of(row, "before")) and (after := time_of(row, "after"))
     ]

@@ -1,4 +1,4 @@
-"""Files of the report: put in their place at once, and tables as CSV."""
+"""Files of the report: put in their place at once, tables as CSV, and all of them sent to an object store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from spark.capacity.report.row_values import Row, missing
-from spark.capacity.utc import utc
+from spark.capacity.tables.object_store import ObjectFolder, all_at_once, listing, remove, send
+from spark.capacity.tables.time_windows import utc
+
+PAGES = "services"
+"""The folder of the pages of services, below that of the report."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would take for a formula."""
@@ -53,3 +57,27 @@ def cell(value: Any) -> str:
     if isinstance(value, str) and value[:1] in FORMULA:
         return "'" + value
     return str(value)
+
+
+# Sending the report of a run to the object store that has its out directory.
+
+TYPES = {
+    ".toml": "application/toml",
+    ".csv": "text/csv; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+}
+"""Media types, by which a browser shows a file instead of saving it."""
+
+
+def send_report(out: Path, files: Sequence[Path], to: ObjectFolder) -> None:
+    """Send the files of a report, and the pages of its services; remove the pages of services that have none now."""
+    pages = sorted((out / PAGES).glob("*.html"))
+
+    def put(path: Path) -> None:
+        send(path, to, path.relative_to(out).as_posix(), TYPES.get(path.suffix))
+
+    # The pages first: what the index links to is there.
+    all_at_once(put, pages)
+    all_at_once(put, files)
+    remove(to / PAGES, sorted({one.name for one in listing(to / PAGES)} - {path.name for path in pages}))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import attrs
 
 from spark.capacity.planning.needs import State
-from spark.capacity.report.chart import Outlook, outlook
+from spark.capacity.report.chart import outlook
 from spark.capacity.report.row_values import number_of, text_of, time_of
 from spark.capacity.report.service_rows import (
-    Misses,
-    Odds,
     ServiceRows,
     Shortage,
     StateTotal,
@@ -48,56 +47,24 @@ class Verdict:
         return sum(one.services for one in self.states if one.state is self.state)
 
 
-@attrs.frozen
-class Head:
-    """The head of the page: the number of services and of those with a plan, the measured time, the plan's moment."""
-
-    services: int
-    planned: int
-    measured: tuple[datetime, datetime] | None
-    issued: datetime | None
-    verdict: Verdict
-
-
-@attrs.frozen
-class GlanceRow:
-    """A service in the table of all services."""
-
-    name: str
-    link: str
-    state: State
-    add: float | None
-    free: float
-    since: Shortage
-    expected: Shortage
-    now: float | None
-    need_now: float | None
-    need_horizon: float | None
-    trend: Outlook
-    odds: Odds | None
-    odds_week: Odds | None
-    misses: Misses | None
-
-
-@attrs.frozen
-class Pooled:
-    """The odds at the past moments of all services together, a day or a week ahead: as said on average, and as they
-    came."""
-
-    said: float
-    missed: float
-    trials: float
-
-
 def head(
     services: Sequence[ServiceRows], span: tuple[datetime, datetime] | None, until: datetime | None = None
-) -> Head:
-    """Return the head of the page. ``span`` has the first and the last measured hour, ``until`` is the last record."""
+) -> dict[str, Any]:
+    """Return the head of the page: the numbers of services and of those with a plan, the measured time, and the time of
+    the plan.
+
+    ``span`` has the first and the last measured hour, ``until`` is the last record.
+    """
     planned = [service for service in services if service.plan]
     issued = [at for service in planned if (at := time_of(service.plan, "issued"))]
-    # The last hour may still run.
-    measured = None if span is None else (span[0], min(span[1] + SPAN_OF_ROW, until or span[1] + SPAN_OF_ROW))
-    return Head(len(services), len(planned), measured, max(issued, default=None), verdict(planned))
+    return {
+        "services": len(services),
+        "planned": len(planned),
+        # The last hour may still run.
+        "measured": None if span is None else (span[0], min(span[1] + SPAN_OF_ROW, until or span[1] + SPAN_OF_ROW)),
+        "issued": max(issued, default=None),
+        "verdict": verdict(planned),
+    }
 
 
 def urgency(service: ServiceRows) -> tuple[int, float, float, float, str]:
@@ -120,39 +87,37 @@ def verdict(services: Sequence[ServiceRows]) -> Verdict:
     return Verdict(states, first.name, first.state, since, days, number_of(first.plan, "add"))
 
 
-def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceRow]:
+def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[dict[str, Any]]:
     """Return the rows of all services, the worst first; each links to its section, or to its page."""
+    numbers = ("add", "free", "providers_now", "need_now", "need_horizon")
     return [
-        GlanceRow(
-            service.name,
-            service.page if pages else service.section,
-            service.state,
-            number_of(service.plan, "add"),
-            number_of(service.plan, "free") or 0,
-            service.shortage,
-            shortage_by_p50(service.plan),
-            number_of(service.plan, "providers_now"),
-            number_of(service.plan, "need_now"),
-            number_of(service.plan, "need_horizon"),
-            outlook(service.plan),
-            odds_of(service.plan),
-            odds_of(service.plan, "odds_week"),
-            missed_before(service.plan),
-        )
+        {
+            **{name: number_of(service.plan, name) for name in numbers},
+            "name": service.name,
+            "link": service.page if pages else service.section,
+            "state": service.state,
+            "since": service.shortage,
+            "expected": shortage_by_p50(service.plan),
+            "trend": outlook(service.plan),
+            "odds": odds_of(service.plan),
+            "odds_week": odds_of(service.plan, "odds_week"),
+            "misses": missed_before(service.plan),
+        }
         for service in sorted(services, key=urgency)
     ]
 
 
-def pooled(services: Sequence[ServiceRows], name: str = "odds") -> Pooled:
-    """Return the record of the odds of all services together; ``name`` is that of `odds_of`.
+def pooled(services: Sequence[ServiceRows], name: str = "odds") -> dict[str, float]:
+    """Return the odds at the past moments of all services together, as said on average and as they came; ``name`` is
+    that of `odds_of`.
 
-    It has no limit with a confidence: the days of services are the same, and what makes one miss may make others.
+    It has no confidence limit: the services share their days, and what causes one miss may cause others.
     """
     all_odds = (odds_of(service.plan, name) for service in services)
     known = [odds for odds in all_odds if odds is not None and odds.said is not None]
     trials = sum(odds.trials for odds in known)
     said = sum((odds.said or 0.0) * odds.trials for odds in known)
-    return Pooled(said / trials if trials else 0.0, sum(odds.missed for odds in known), trials)
+    return {"said": said / trials if trials else 0.0, "missed": sum(odds.missed for odds in known), "trials": trials}
 
 
 def sharing(services: Sequence[ServiceRows]) -> int:

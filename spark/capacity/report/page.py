@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spark.capacity.report import data_quality, first_screen, promises, provider_sections
-from spark.capacity.report.files import replace, table_csv
+from spark.capacity.report.files import PAGES, replace, table_csv
 from spark.capacity.report.rendering import rendered
 from spark.capacity.report.row_values import Row, RowsByService, Tables, time_of
 from spark.capacity.report.service_rows import ServiceRows, services_of
@@ -29,9 +29,6 @@ from spark.capacity.report.service_section import section_of
 
 PAGED = 60
 """Services of one page: each takes some 45 kB with its chart and its numbers."""
-
-PAGES = "services"
-"""The folder of the pages of services, below that of the report."""
 
 CSV_TABLES = ("gold_plan", "gold_provider_day")
 

@@ -8,26 +8,7 @@ Rules:
   beyond the horizon.
 - Each service has a line of its own.
 - The file is written under another name first, and takes its place by a rename: a reader sees the old or the new one.
-
-| member of a service | meaning |
-|---|---|
-| `state` | `overloaded`, `no N+1`, `below policy`, `can free`, `enough`, `too little history` or `unknown` |
-| `providers_now` | providers of the last full hour |
-| `need_now`, `need_horizon` | providers needed for the bound of the hour `issued`, and for the peak bound |
-| `add`, `free` | providers missing in the horizon; providers that may go, where the state is `can free` |
-| `short_from` | first hour whose need, by its bound, is more than there are: `issued` if `need_now` already is |
-| `short_from_p50` | the same by p50: as expected, and not at the earliest |
-| `growth_per_week`, `short_by_trend` | weekly growth of the peaks, as a share; the week from which they are too few |
-| `demand_now`, `peak_bound` | highest load of the last full hour, by the minute or five, and the bound of the horizon |
-| `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
-| `odds` | of a peak above the bound on the next day; `said` on average on `trials` past days, `missed` with one |
-| `odds_week` | the same of the next week |
-| `schedule_record` | `missed` of `hours`, and `weeks_missed` of `weeks`, had a peak above the bound of the hour |
-| `shared_providers` | providers that offer other services as well |
-| `pool` | pool of these services, by the name of the first: its services have one need, in the row of each; else null |
-| `policy` | the policy that decided: its pattern, headroom, target, spares, failures, limits and cost of a provider |
-| `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where the policy has a cost |
-| `report` | the section or page of the report on the service: a path relative to this file |
+- docs/plan.schema.json has the meaning of each member.
 """
 
 from __future__ import annotations
@@ -45,7 +26,7 @@ from spark.capacity.planning.needs import needs_of
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.row_values import RowsByService
 from spark.capacity.report.service_rows import by_service, cost_now, grown, planned_state, totals
-from spark.capacity.utc import utc
+from spark.capacity.tables.time_windows import utc
 
 VERSION = 1
 

@@ -3,97 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import attrs
+from typing import Any
 
 from spark.capacity.report.row_values import Tables, mean_of, missing, number_of, text_of
 from spark.capacity.report.service_rows import ServiceRows
 
 
-@attrs.frozen
-class Promise:
-    """The promises of a service's forecasts and the outcome: shares of one, each None where it is not known.
+def promises(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
+    """Return the services with past forecasts, then, of a first run, those with a back-test.
 
-    `judged` is the number of past forecasts, or, `by_back_test`, of past moments at which the same rule was tried: of
-    these nothing was promised, since the promises of a first forecast are made of that same record. `missed` is the
-    share of `peaks` that were over the bound.
+    Shares are of one, each None where it is not known. `judged` is the number of past forecasts, or, `by_back_test`, of
+    past moments at which the same rule was tried: of these nothing was promised, since the promises of a first forecast
+    are made of that same record. `missed` is the share of `peaks` that were over the bound.
     """
-
-    service: str
-    judged: float
-    by_back_test: bool
-    error: float | None
-    coverage_promised: float | None
-    coverage: float | None
-    missed_promised: float | None
-    missed: float | None
-    peaks: float
-    over_provision: float | None
-
-
-@attrs.frozen
-class Unclaimed:
-    """Names of services of which something is not claimed, by the reason."""
-
-    no_full_load: Sequence[str]
-    no_load: Sequence[str]
-    no_forecast: Sequence[str]
-    flagged: Sequence[str]
-    unjudged: Sequence[str]
-    by_connection: int
-    """Providers that promised no heartbeats."""
-
-
-def promises(services: Sequence[ServiceRows]) -> list[Promise]:
-    """Return the services with past forecasts, then, of a first run, those with a back-test."""
     judged = [_judged(service) for service in services if service.evaluations]
     tried = [service for service in services if not service.evaluations and number_of(service.plan, "bound_trials")]
     return judged + [_tried(service) for service in tried]
 
 
-def _judged(service: ServiceRows) -> Promise:
+def _judged(service: ServiceRows) -> dict[str, Any]:
     own = service.evaluations
     missed = [bool(row["peak_missed"]) for row in own if not missing(row.get("peak_missed"))]
-    return Promise(
-        service.name,
-        len(own),
-        False,
-        mean_of(number_of(row, "mape") for row in own),
-        mean_of(number_of(row, "promised_coverage") for row in own),
-        mean_of(number_of(row, "coverage") for row in own),
-        mean_of(number_of(row, "promised_miss_most") for row in own),
-        sum(missed) / len(missed) if missed else None,
-        len(missed),
-        number_of(service.told, "over_provision"),
-    )
+    return {
+        "service": service.name,
+        "judged": len(own),
+        "by_back_test": False,
+        "error": mean_of(number_of(row, "mape") for row in own),
+        "coverage_promised": mean_of(number_of(row, "promised_coverage") for row in own),
+        "coverage": mean_of(number_of(row, "coverage") for row in own),
+        "missed_promised": mean_of(number_of(row, "promised_miss_most") for row in own),
+        "missed": sum(missed) / len(missed) if missed else None,
+        "peaks": len(missed),
+        "over_provision": number_of(service.told, "over_provision"),
+    }
 
 
-def _tried(service: ServiceRows) -> Promise:
+def _tried(service: ServiceRows) -> dict[str, Any]:
     trials = number_of(service.plan, "bound_trials") or 1
-    return Promise(
-        service.name,
-        trials,
-        True,
-        None,
-        None,
-        number_of(service.told, "coverage"),
-        None,
-        (number_of(service.plan, "bound_missed") or 0) / trials,
-        trials,
-        number_of(service.told, "over_provision"),
-    )
+    return {
+        **dict.fromkeys(("error", "coverage_promised", "missed_promised")),
+        "service": service.name,
+        "judged": trials,
+        "by_back_test": True,
+        "coverage": number_of(service.told, "coverage"),
+        "missed": (number_of(service.plan, "bound_missed") or 0) / trials,
+        "peaks": trials,
+        "over_provision": number_of(service.told, "over_provision"),
+    }
 
 
-def unclaimed(services: Sequence[ServiceRows], tables: Tables) -> Unclaimed:
+def unclaimed(services: Sequence[ServiceRows], tables: Tables) -> dict[str, Any]:
+    """Return the names of services of which something is not claimed, by the reason, and the number of providers that
+    promised no heartbeats."""
+
     def names(holds: Callable[[ServiceRows], object]) -> list[str]:
         return [service.name for service in services if holds(service)]
 
     days = tables.get("gold_provider_day", ())
-    return Unclaimed(
-        names(lambda service: service.measured and service.capacity is None),
-        names(lambda service: not service.measured),
-        names(lambda service: service.measured and not service.told),
-        names(lambda service: text_of(service.told, "flag")),
-        names(lambda service: service.told and not service.evaluations),
-        len({str(row.get("instance")) for row in days if row.get("judged") == "connection"}),
-    )
+    return {
+        "no_full_load": names(lambda service: service.measured and service.capacity is None),
+        "no_load": names(lambda service: not service.measured),
+        "no_forecast": names(lambda service: service.measured and not service.told),
+        "flagged": names(lambda service: text_of(service.told, "flag")),
+        "unjudged": names(lambda service: service.told and not service.evaluations),
+        "by_connection": len({str(row.get("instance")) for row in days if row.get("judged") == "connection"}),
+    }

@@ -1,21 +1,67 @@
-"""The templates of the report, which hold all of its HTML and sentences; the values come from the modules beside this.
+"""The templates of the report, with all of its HTML and sentences; other modules of the package provide the values.
 
 Rules:
 - Every text is escaped where it is put into a template. A character that XML does not allow becomes a replacement
   character.
-- A name that a template does not get, or a value of None that no filter has made a text of, is an error, not an empty
+- A name without a value, and a value of None that no filter has turned into text, are errors: neither leaves an empty
   place on a page.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from spark.capacity.report import formats
+# Numbers, times and durations as text: the filters of the templates. An unknown value is a dash.
+
+DASH = "\u2013"
+
+
+def moment(value: datetime | None) -> str:
+    """Return a time in UTC, to the minute."""
+    return DASH if value is None else value.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def date(value: datetime) -> str:
+    return value.strftime("%Y-%m-%d")
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Return a number with at most ``digits`` digits after the point."""
+    if value is None:
+        return DASH
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Return a fraction as a percentage."""
+    return DASH if value is None else f"{number(value * 100, digits)} %"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return DASH
+    if seconds < 120:
+        return f"{number(seconds, 0)} s"
+    if seconds < 7200:
+        return f"{number(seconds / 60, 0)} min"
+    return f"{number(seconds / 3600)} h"
+
+
+def ahead(hours: float) -> str:
+    """Return the length of a look ahead."""
+    return {24: "a day", 168: "a week"}.get(int(hours), counted(hours, "hour"))
+
+
+def counted(number_of_them: float, one: str, many: str | None = None) -> str:
+    """Return a number with its noun."""
+    return f"{number(number_of_them, 0)} {one if number_of_them == 1 else many or one + 's'}"
+
 
 FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML does not allow or advises against."""
@@ -50,14 +96,14 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     for filter_ in (
-        formats.moment,
-        formats.date,
-        formats.number,
-        formats.percent,
-        formats.duration,
-        formats.ahead,
-        formats.counted,
+        moment,
+        date,
+        number,
+        percent,
+        duration,
+        ahead,
+        counted,
     ):
         environment.filters[filter_.__name__] = filter_
-    environment.globals |= {"DASH": formats.DASH, "ROWS": ROWS}
+    environment.globals |= {"DASH": DASH, "ROWS": ROWS}
     return environment

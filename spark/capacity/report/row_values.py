@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.capacity.utc import utc
+from spark.capacity.tables.time_windows import utc
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Any]

@@ -11,7 +11,7 @@ import attrs
 
 from spark.capacity.planning.needs import State
 from spark.capacity.report.row_values import Row, RowsByService, Tables, number_of, text_of, time_of
-from spark.capacity.utc import utc
+from spark.capacity.tables.time_windows import utc
 
 
 @attrs.frozen

@@ -2,159 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
-import attrs
-
-from spark.capacity.planning.needs import MOST_ERLANGS, WAIT_SHARE, State, needs_of, policy_of, providers_for
-from spark.capacity.planning.policy import Policy
-from spark.capacity.report.chart import Band, Drawing, Line, Mark, Trend, chart, limit_of, trend_of
+from spark.capacity.planning.needs import MOST_ERLANGS, WAIT_SHARE, needs_of, policy_of, providers_for
+from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart, limit_of, trend_of
 from spark.capacity.report.plan_json import saved, schedule
 from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of
-from spark.capacity.report.service_rows import (
-    Misses,
-    Odds,
-    ServiceRows,
-    Shortage,
-    missed_before,
-    odds_of,
-    shortage_by_p50,
-)
-from spark.capacity.utc import utc
+from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, shortage_by_p50
+from spark.capacity.tables.time_windows import utc
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
 
-
-@attrs.frozen
-class Requests:
-    """Requests of the last full hour; each member is None where providers do not report it.
-
-    `providers` keep all but a share of `wait_share` of the requests from waiting.
-    """
-
-    number: float | None
-    errors: float | None
-    service_s: float | None
-    erlangs: float | None
-    providers: float | None
-    wait_share: float = WAIT_SHARE
+ROUNDING = 1e-6
+"""Part of a load by which one is above a limit for certain."""
 
 
-@attrs.frozen
-class Origin:
-    """The highest peak, of which the bound of the horizon is made, with its hour and the headroom.
-
-    `more` is the remaining factor of the bound: that of the forecast, of growth, or of an event.
-    """
-
-    peak: float
-    at: datetime
-    headroom: float
-    more: float
-
-
-@attrs.frozen
-class HourRecord:
-    """The record of the bounds of hours: `missed` of `hours` of past weeks, and `weeks_missed` of `weeks`.
-
-    `saved` is the part of the provider-hours of the need of the horizon that the schedule does without.
-    """
-
-    hours: float
-    missed: float
-    weeks: float
-    weeks_missed: float
-    saved: float | None
-
-
-@attrs.frozen
-class PlanFacts:
-    """The numbers of a plan."""
-
-    now: float | None
-    need_now: float | None
-    need_horizon: float | None
-    rule: str | None
-    demand_now: float | None
-    peak_bound: float | None
-    since: Shortage
-    since_p50: Shortage
-    misses: Misses | None
-    odds: Odds | None
-    odds_week: Odds | None
-    hours: HourRecord | None
-    origin: Origin | None
-    now_by_rule: Mapping[str, int]
-    need_by_rule: Mapping[str, int]
-    """The providers that each rule of the policy wants, for the hour of the plan and for the horizon."""
-    requests: Requests
-    state: State
-    free: float
-    demand_day: float | None
-    full_load: float | None
-    limit: float | None
-    policy: Policy
-    shared: float
-    """Providers that offer other services as well."""
-    pool: str | None
-    note: str | None
-
-
-@attrs.frozen
-class ModelFacts:
-    """The model of a forecast, and its record on the past of the series."""
-
-    name: str
-    seasons: float | None
-    mase: float | None
-    mase_naive: float | None
-    coverage: float | None
-    misses: Misses | None
-    over_provision: float | None
-    flag: str | None
-
-
-@attrs.frozen
-class Day:
-    """The load of a day, measured or forecast."""
-
-    day: str
-    demand_mean: float | None
-    demand_most: float | None
-    capacity: float | None
-    providers: float | None
-    p50: float | None
-    p95: float | None
-    bound: float | None
-
-
-@attrs.frozen
-class Section:
-    """The section of a service; a part is None where its table has no row of the service."""
-
-    ident: str
-    name: str
-    drawing: Drawing | None
-    since: Shortage
-    plan: PlanFacts | None
-    model: ModelFacts | None
-    trend: Trend | None
-    days: Sequence[Day]
-
-
-def section_of(service: ServiceRows) -> Section:
-    return Section(
-        service.ident,
-        service.name,
-        _drawing(service),
-        service.shortage,
-        _plan_facts(service) if service.plan else None,
-        _model_facts(service.told) if service.told else None,
-        trend_of(service.plan),
-        _days(service),
-    )
+def section_of(service: ServiceRows) -> dict[str, Any]:
+    """Return the values of `service_section.html`; a part is None where its table has no row of the service."""
+    return {
+        "ident": service.ident,
+        "name": service.name,
+        "drawing": _drawing(service),
+        "since": service.shortage,
+        "plan": _plan_facts(service) if service.plan else None,
+        "model": _model_facts(service.told) if service.told else None,
+        "trend": trend_of(service.plan),
+        "days": _days(service),
+    }
 
 
 def _drawing(service: ServiceRows) -> Drawing | None:
@@ -198,81 +75,82 @@ def _drawing(service: ServiceRows) -> Drawing | None:
     )
 
 
-def _plan_facts(service: ServiceRows) -> PlanFacts:
+NUMBERS = (
+    "providers_now", "need_now", "need_horizon", "demand_now", "demand_day", "peak_bound", "full_load", "free",
+    "shared_providers",
+)  # fmt: skip
+"""Numbers of a plan that are shown as they are."""
+
+
+def _plan_facts(service: ServiceRows) -> dict[str, Any]:
     plan = service.plan
-    needs = needs_of(plan)
-    return PlanFacts(
-        number_of(plan, "providers_now"),
-        number_of(plan, "need_now"),
-        number_of(plan, "need_horizon"),
-        text_of(plan, "rule"),
-        number_of(plan, "demand_now"),
-        number_of(plan, "peak_bound"),
-        service.shortage,
-        shortage_by_p50(plan),
-        missed_before(plan),
-        odds_of(plan),
-        odds_of(plan, "odds_week"),
-        _hour_record(service),
-        _origin(plan),
-        needs.wanted(number_of(next(iter(service.forecast), {}), "hour_bound") or 0.0),
-        needs.wanted(number_of(plan, "peak_bound") or 0.0),
-        _requests(service),
-        service.state,
-        number_of(plan, "free") or 0,
-        number_of(plan, "demand_day"),
-        number_of(plan, "full_load"),
-        limit_of(plan),
-        policy_of(plan),
-        number_of(plan, "shared_providers") or 0,
-        text_of(plan, "pool"),
-        text_of(plan, "note"),
-    )
+    needs, limit = needs_of(plan), limit_of(plan)
+    return {
+        **{name: number_of(plan, name) for name in NUMBERS},
+        **{name: text_of(plan, name) for name in ("rule", "pool", "note")},
+        "state": service.state,
+        "policy": policy_of(plan),
+        "limit": limit,
+        # The rule by which a little more than the limit needs more providers.
+        "limit_rule": None if limit is None else needs.rule(limit * (1.0 + ROUNDING) + ROUNDING),
+        "since": service.shortage,
+        "since_p50": shortage_by_p50(plan),
+        "misses": missed_before(plan),
+        "odds": odds_of(plan),
+        "odds_week": odds_of(plan, "odds_week"),
+        "hours": _hour_record(service),
+        "origin": _origin(plan, service.told),
+        # The providers that each rule of the policy wants, for the hour of the plan and for the horizon.
+        "now_by_rule": needs.wanted(number_of(next(iter(service.forecast), {}), "hour_bound") or 0.0),
+        "need_by_rule": needs.wanted(number_of(plan, "peak_bound") or 0.0),
+        "requests": _requests(service),
+    }
 
 
-def _origin(plan: Row) -> Origin | None:
-    """Return the origin of the bound; None in a plan of an older version, or where the bound is 0."""
+def _origin(plan: Row, told: Row) -> dict[str, Any] | None:
+    """Return the peak of which the bound of the horizon is made, with its hour, the factor of the forecast, and `more`:
+    that of growth, or of an event. None in a plan of an older version, or where the bound is 0."""
     peak, at, bound = number_of(plan, "highest"), time_of(plan, "highest_at"), number_of(plan, "peak_bound")
-    headroom = policy_of(plan).headroom
-    if not peak or at is None or not bound or headroom is None:
+    of_forecast = number_of(told, "peak_bound")
+    if not peak or at is None or not bound or not of_forecast:
         return None
-    return Origin(peak, at, headroom, bound / (peak * headroom))
+    return {"peak": peak, "at": at, "factor": of_forecast / peak, "more": bound / of_forecast}
 
 
-def _hour_record(service: ServiceRows) -> HourRecord | None:
-    """Return the record of the bounds of hours; None where they were never tried."""
-    hours, missed, weeks, weeks_missed = (
-        number_of(service.plan, name) or 0 for name in ("hours_tried", "hours_missed", "weeks_tried", "weeks_missed")
-    )
+def _hour_record(service: ServiceRows) -> dict[str, Any] | None:
+    """Return the record of the bounds of hours, and the part of the provider-hours of the need of the horizon that the
+    schedule does without; None where they were never tried."""
+    names = {"hours": "hours_tried", "missed": "hours_missed", "weeks": "weeks_tried", "weeks_missed": "weeks_missed"}
+    record: dict[str, Any] = {name: number_of(service.plan, column) or 0 for name, column in names.items()}
     by_hour = schedule(service.plan, service.forecast)
-    return HourRecord(hours, missed, weeks, weeks_missed, saved(service.plan, by_hour)) if weeks else None
+    return {**record, "saved": saved(service.plan, by_hour)} if record["weeks"] else None
 
 
-def _model_facts(told: Row) -> ModelFacts:
-    return ModelFacts(
-        str(told.get("model")),
-        number_of(told, "seasons"),
-        number_of(told, "mase"),
-        number_of(told, "mase_naive"),
-        number_of(told, "coverage"),
-        missed_before(told),
-        number_of(told, "over_provision"),
-        text_of(told, "flag"),
-    )
+def _model_facts(told: Row) -> dict[str, Any]:
+    names = ("seasons", "mase", "mase_naive", "coverage", "over_provision")
+    return {
+        **{name: number_of(told, name) for name in names},
+        "name": str(told.get("model")),
+        "misses": missed_before(told),
+        "flag": text_of(told, "flag"),
+    }
 
 
-def _requests(service: ServiceRows) -> Requests:
+def _requests(service: ServiceRows) -> dict[str, Any]:
+    """Return the requests of the last full hour, each None where providers do not report it; `providers` keep all but a
+    share of `wait_share` of them from waiting."""
     last = _last_full_hour(service)
     erlangs, now = number_of(service.plan, "erlangs"), number_of(service.plan, "providers_now") or 0
     # The formula says nothing where more requests are in service than there are providers.
     held = erlangs is not None and 0 <= erlangs <= min(MOST_ERLANGS, now)
-    return Requests(
-        number_of(last, "requests"),
-        number_of(last, "errors"),
-        number_of(service.plan, "service_s"),
-        erlangs,
-        providers_for(erlangs) if erlangs is not None and held else None,
-    )
+    return {
+        "number": number_of(last, "requests"),
+        "errors": number_of(last, "errors"),
+        "service_s": number_of(service.plan, "service_s"),
+        "erlangs": erlangs,
+        "providers": providers_for(erlangs) if erlangs is not None and held else None,
+        "wait_share": WAIT_SHARE,
+    }
 
 
 def _last_full_hour(service: ServiceRows) -> Row:
@@ -282,22 +160,23 @@ def _last_full_hour(service: ServiceRows) -> Row:
     return next(hours, {})
 
 
-def _days(service: ServiceRows) -> list[Day]:
-    """Return the days of history and forecast, the last first."""
+def _days(service: ServiceRows) -> list[dict[str, Any]]:
+    """Return the days of history and forecast, the last first. The limit of a day to come is that of the providers of
+    now."""
     days: dict[str, tuple[list[Row], list[Row]]] = {}
     for place, rows in enumerate((service.history, service.forecast)):
         for row in rows:
             days.setdefault(utc(row["h"]).strftime("%Y-%m-%d"), ([], []))[place].append(row)
-    return [
-        Day(
-            day,
-            mean_of(number_of(row, "demand_mean") for row in past),
-            highest_of(number_of(row, "demand_mean") for row in past),
-            highest_of(number_of(row, "capacity") for row in past),
-            highest_of(number_of(row, "providers_min") for row in past),
-            highest_of(number_of(row, "p50") for row in to_come),
-            highest_of(number_of(row, "p95") for row in to_come),
-            highest_of(number_of(row, "hour_bound") for row in to_come),
-        )
-        for day, (past, to_come) in sorted(days.items(), reverse=True)
-    ]
+    made = []
+    for day, (past, to_come) in sorted(days.items(), reverse=True):
+        providers = highest_of(number_of(row, "providers_min") for row in past)
+        row = {
+            "day": day,
+            "demand_mean": mean_of(number_of(row, "demand_mean") for row in past),
+            "demand_most": highest_of(number_of(row, "demand_mean") for row in past),
+            "limit": limit_of(service.plan, providers),
+            "providers": providers,
+        }
+        names = ("p50", "p95", "hour_bound")
+        made.append({**row, **{name: highest_of(number_of(one, name) for one in to_come) for name in names}})
+    return made

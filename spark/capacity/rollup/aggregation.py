@@ -1,4 +1,4 @@
-"""Counting: from the records of a part of a date (`rollup`) to its five minutes."""
+"""Aggregation: from the records of a part of a date (`date_rollup`) to its five-minute windows."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,10 @@ from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.downtime import Stretches, absences, together
 from spark.capacity.rollup.end_state import Carried
 from spark.capacity.rollup.lost_time import Gap, Hidden
-from spark.capacity.rollup.minutes import minutes_of
 from spark.capacity.rollup.registrations import Lived, Names, lived, read
-from spark.capacity.rollup.up_intervals import Pieces, add_pieces, pieces_of
+from spark.capacity.rollup.up_intervals import Pieces, add_pieces, minutes_of, pieces_of
 from spark.capacity.rollup.window_sums import FiveMinutes
-from spark.capacity.tables.registration_ends import BROKER, CLOSED, OPEN, SILENT, WITHDRAWN
+from spark.capacity.tables.column_reader import BROKER, CLOSED, OPEN, SILENT, WITHDRAWN
 from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, LIVENESS, window_of
 
 

@@ -15,14 +15,7 @@ from datetime import timedelta
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from spark.capacity.tables.schema import Table, columns
 from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, FIVE_MINUTES
-
-SILVER_SIGNS = Table(
-    "silver_signs", columns(date="date", broker="string", first="timestamp", last="timestamp"), dated=True
-)
-"""The times in which a broker gave signs, none of them more than 90 s after the one before."""
-
 
 SILENCE = timedelta(microseconds=BROKER_SILENCE)
 

@@ -16,17 +16,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark.capacity.tables.schema import Table, arrow_schema, columns
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import SILVER_SET_BACK
 from spark.capacity.tables.time_windows import SET_BACK
-
-SILVER_SET_BACK = Table(
-    "silver_set_back",
-    columns(
-        date="date", broker="string", boot="string", seq="long", since="long", before="timestamp", after="timestamp"
-    ),
-    dated=True,
-)
-"""The records, `seq`, that show an earlier time, `after`, than the one before them, `since`, which showed `before`."""
 
 MOST = 1000
 """Jumps reported of a date: bad input could have any number of them."""
@@ -74,7 +66,7 @@ def rows(day: date, found: Iterable[SetBack]) -> pa.Table:
 
 
 def sentences(told: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say of each broker how often its clock was set back, from rows of the table."""
+    """Return a sentence for each broker whose clock was set back, from rows of the table."""
     by: dict[str, list[timedelta]] = {}
     for row in told:
         by.setdefault(row["broker"], []).append(row["before"] - row["after"])

@@ -36,18 +36,20 @@ import pyarrow.compute as pc
 
 from spark.capacity.rollup import clock_jumps
 from spark.capacity.rollup.aggregation import Day, write
-from spark.capacity.rollup.broker_presence import SILVER_SIGNS, Signs, in_windows, of_brokers, signs_of, stays, up_spans
-from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
+from spark.capacity.rollup.broker_presence import Signs, in_windows, of_brokers, signs_of, stays, up_spans
 from spark.capacity.rollup.date_survey import Pair, Survey, survey
-from spark.capacity.rollup.end_state import SILVER_CARRY, Carried, carried, in_order, state_after
+from spark.capacity.rollup.end_state import Carried, carried, in_order, state_after
 from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
 from spark.capacity.rollup.partitioning import Part, divide, divide_records, in_ranges, in_tasks, tasks_of
+from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
     BRONZE_RUNS,
+    SILVER_CARRY,
     SILVER_PROVIDER_5M,
-    arrow_schema,
+    SILVER_SET_BACK,
+    SILVER_SIGNS,
 )
 from spark.capacity.tables.store import State, Tables
 from spark.capacity.tables.time_windows import DAY, midnight
@@ -136,7 +138,7 @@ def _survey(runs: pa.Table, pairs: pa.Table, day: date, loss: Iterable[Missing])
 
 
 def _work(tables: Tables, day: date, state: pa.Table, runs: pa.Table, loss: Sequence[Missing], cores: int) -> Work:
-    """Find all that can be told of a date without its records; `loss` is joined."""
+    """Find all that can be derived for a date without its records; `loss` is joined."""
     begin, pairs = midnight(day), tables.rows_of(BRONZE_PAIRS, day)
     seen, before = _survey(runs, pairs, day, loss), carried(state)
     last_signs = {(one.pair.broker, one.pair.boot): one.last_sign for one in before}
@@ -202,7 +204,7 @@ def _place(staged: Path, day: date) -> Path:
 
 
 def _files(tables: Tables, work: Work) -> list[tuple[str, ...]]:
-    """Return the files that each part has to read: those of the date, or if there are many parts, files of its own."""
+    """Return the files that each part has to read: those of the date or, with many parts, files of its own."""
     files = work.common.files
     if len(work.parts) <= MOST_PARTS:
         return [files] * len(work.parts)

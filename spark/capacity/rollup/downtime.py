@@ -15,7 +15,7 @@ import numpy as np
 
 from spark.capacity.rollup.broker_presence import Span, Stay
 from spark.capacity.rollup.window_sums import FiveMinutes
-from spark.capacity.tables.registration_ends import BROKER, WITHDRAWN
+from spark.capacity.tables.column_reader import BROKER, WITHDRAWN
 from spark.capacity.tables.time_windows import (
     ABSENCE,
     FAR,
@@ -46,7 +46,7 @@ class Stretches:
 
 
 def together(*parts: Stretches) -> Stretches:
-    """Put stretches of several kinds together."""
+    """Concatenate stretches of several kinds."""
     return Stretches(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in attrs.fields(Stretches)))
 
 

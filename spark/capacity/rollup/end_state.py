@@ -1,12 +1,12 @@
 """The state at the end of a date, from which the next one goes on: the last record of each registration.
 
-It is made of the state before it, and of the pairs of the date (`ingest/runs.py`): no record is read for it, so that
-dates can be counted at the same time.
+It is computed from the previous state and from the pairs of the date (`ingest/runs.py`): no record is read for it, so
+that dates can be counted at the same time.
 
 Rules:
 - The last record of a registration is the one with the highest number, whatever the clock said. An interval, a load and
-  a full load hold until another one is told.
-- A life goes on from where it would be had nothing been hidden (`lost_time`).
+  a full load hold until another one is reported.
+- A lifetime continues from the point that it would have reached without hidden time (`lost_time`).
 - A registration that ended longer ago than an absence lasts has no more effect.
 """
 
@@ -22,40 +22,17 @@ import pyarrow.compute as pc
 from spark.capacity.rollup.broker_presence import Span
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.lost_time import Clock, Gap, Start
-from spark.capacity.tables.column_reader import latest, together
-from spark.capacity.tables.registration_ends import OPEN
-from spark.capacity.tables.schema import BRONZE_PAIRS, Table, arrow_schema, columns
+from spark.capacity.tables.column_reader import OPEN, latest, together
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import BRONZE_PAIRS, SILVER_CARRY
 from spark.capacity.tables.time_windows import ABSENCE, DAY, Flags, Ints, midnight
-
-SILVER_CARRY = Table(
-    "silver_carry",
-    columns(
-        date="date",
-        broker="string",
-        boot="string",
-        service="string",
-        provider="long",
-        instance="string",
-        seq="long",
-        at="long",
-        ended="long",
-        interval="long",
-        load="double",
-        full_load="double",
-        last_sign="long",
-    ),
-    dated=True,
-)
-"""The last record of each registration at the end of a date, with the values of those before it that still hold: its
-time, the end of the registration if it is one (0 for a close, 3 for a withdrawal), the interval of beats, and the last
-sign of the broker's start. Times are microseconds, since 1970 where they are not lengths."""
 
 STATE = arrow_schema(SILVER_CARRY.schema)
 
 PAIRS = arrow_schema(BRONZE_PAIRS.schema)
 
 HELD = ("interval", "load", "full_load")
-"""Values that hold until another one is told."""
+"""Values that hold until another one is reported."""
 
 
 @attrs.frozen
@@ -84,7 +61,7 @@ def carried(state: pa.Table) -> list[Carried]:
 
 
 def in_order(state: pa.Table) -> pa.Table:
-    """Put the rows of a state in the order of their pairs."""
+    """Sort the rows of a state by their pairs."""
     return state.sort_by([(name, "ascending") for name in Pair._fields]).combine_chunks()
 
 
@@ -119,7 +96,7 @@ def state_after(day: date, before: pa.Table, pairs: pa.Table, spans: Iterable[Sp
 
 
 def _as_pairs(state: pa.Table) -> pa.Table:
-    """Return a state as if its last records had told all that holds."""
+    """Return a state as if its last records had reported all values that hold."""
     told = {name: state[name] for name in state.column_names}
     told |= {f"{name}_seq": pc.if_else(pc.is_valid(state[name]), state["seq"], None) for name in HELD}
     told["records"] = pa.nulls(len(state), pa.int64())

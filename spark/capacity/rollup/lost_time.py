@@ -52,7 +52,7 @@ def joined(loss: Iterable[Missing]) -> list[Missing]:
 
 
 def beside(loss: Iterable[Missing]) -> dict[Start, list[int]]:
-    """Tell the numbers of the records before and after each gap, by their start."""
+    """Return the numbers of the records before and after each gap, by their start."""
     found: dict[Start, list[int]] = {}
     for row in loss:
         found.setdefault((row.broker, row.boot), []).extend((row.seq_from - 1, row.seq_to + 1))

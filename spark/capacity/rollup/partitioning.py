@@ -68,12 +68,12 @@ def divide(pairs: Mapping[Pair, int], cores: int) -> list[Part]:
 
 
 def tasks_of(parts: Iterable[Part]) -> float:
-    """Tell how many tasks parts are worth; a small one is worth a share of a task."""
+    """Return the number of tasks for some parts; a small part counts as a fraction of a task."""
     return sum(min(1.0, part.size / SMALL) for part in parts)
 
 
 def in_tasks(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Put items, given with their sizes, into tasks: those that are too small for a task share one with the next."""
+    """Distribute items, given with their sizes, over tasks; items that are too small for a task share one."""
     made: list[list[Item]] = []
     held = SMALL
     for size, item in items:
@@ -106,7 +106,7 @@ def connected(keys: Iterable[tuple[object, object]]) -> dict[object, object]:
 
 
 def _joined(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Put the pairs together that share a registration or an instance."""
+    """Group the pairs that share a registration or an instance."""
     pairs = list(pairs)
     registrations: list[tuple[object, ...]] = [(*pair[:4],) for pair in pairs]
     instances = ((pair.service, pair.instance) for pair in pairs)
@@ -131,7 +131,7 @@ Range = list[tuple[int, list[Name]]]
 
 
 def in_ranges(parts: Sequence[list[Name]], cores: int) -> list[Range]:
-    """Put parts together that follow each other: into as many ranges as there are cores, or more."""
+    """Group consecutive parts into ranges: as many as there are cores, or more."""
     numbered = list(enumerate(parts))
     size = min(RANGE, ceil(len(numbered) / cores))
     return [numbered[begin : begin + size] for begin in range(0, len(numbered), size)]

@@ -23,8 +23,18 @@ import pyarrow as pa
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.end_state import Carried
 from spark.capacity.rollup.lost_time import Hidden
-from spark.capacity.tables.column_reader import batches, codes, groups_with, is_one, micros, of_providers, real, whole
-from spark.capacity.tables.registration_ends import OPEN, ends
+from spark.capacity.tables.column_reader import (
+    OPEN,
+    batches,
+    codes,
+    ends,
+    groups_with,
+    is_one,
+    micros,
+    of_providers,
+    real,
+    whole,
+)
 from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, LIVENESS, Flags, Floats, Ints
 
 T = TypeVar("T")
@@ -90,7 +100,7 @@ class Names:
         return mine, self._order[place[there]]
 
     def number(self, pair: Pair) -> int:
-        """Tell the number of a pair."""
+        """Return the number of a pair."""
         return self._pairs[pair]
 
 
@@ -130,7 +140,7 @@ class Records:
 
 
 def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
-    """Read the records of a part; those carried over look just like them."""
+    """Read the records of a part, with those carried over in the same form."""
     read_ = batches(files, COLUMNS, lambda metadata: groups_with(metadata, names.instances))
     parts = [_carried(names, carried), *(_of(batch, names) for batch in read_ if len(batch))]
     return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in attrs.fields(Records)))
@@ -203,7 +213,7 @@ class Lived:
 
 
 def lived(records: Records, hidden: Hidden) -> Lived:
-    """Put the records in order, and find the state from each of them until the next one."""
+    """Sort the records, and find the state from each of them until the next one."""
     records = records.take(np.lexsort((records.seq, records.registration)))
     same = records.registration[1:] == records.registration[:-1]
     again = np.append(same & (records.seq[1:] == records.seq[:-1]), False)
@@ -237,6 +247,6 @@ def lived(records: Records, hidden: Hidden) -> Lived:
 
 
 def _held(values: Any, told: Flags, first: Ints, missing: float) -> Any:
-    """Return the last told value in each registration, up to each row."""
+    """Return the last reported value in each registration, up to each row."""
     row = np.maximum.accumulate(np.where(told, np.arange(len(values)), -1))
     return np.where(row >= first, values[row], missing).astype(values.dtype)

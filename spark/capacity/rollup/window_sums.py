@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark.capacity.rollup.registrations import Names
-from spark.capacity.tables.schema import SILVER_PROVIDER_5M, arrow_schema
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import SILVER_PROVIDER_5M
 from spark.capacity.tables.time_windows import (
     DAY,
     DIGITS,
@@ -29,7 +30,7 @@ AMOUNTS = ("load", "expected")
 """Numbers that are added up; nothing is 0."""
 
 TOLD = ("requests", "errors", "busy", "timed", "in_flight", "in_flight_reports")
-"""Numbers that are added up where they are told at all."""
+"""Numbers that are added up where they are reported at all."""
 
 MOST = ("load_max", "full_load", "rtt_max", "gap")
 """Of these the greatest counts."""
@@ -80,7 +81,7 @@ class Groups:
         return np.logical_or.reduceat(flags[self._order], self._begin) if len(self.keys) else flags
 
     def each(self, columns: Mapping[str, Any], here: Flags | slice = slice(None)) -> dict[str, Any]:
-        """Bring columns together, each in its way; of their rows those that are ``here``."""
+        """Aggregate columns by group, each by its operation; only the rows that are ``here`` count."""
         ways: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
             (COUNTS, self.sum),
             (AMOUNTS, self.sum),

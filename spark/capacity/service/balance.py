@@ -2,7 +2,7 @@
 
 Rules:
 - An instance's share is its load over the mean of its service in the same five minutes, averaged over the day: a
-  provider of the night only is not compared with those of noon.
+  provider that runs at night only is not compared with those at noon.
 - Only five minutes in which two instances or more reported a load count, and only instances with an hour of them.
 - An instance is hot when its share is one and a half times its even one. A service is unbalanced when it has a hot
   instance, or when the shares' standard deviation is 0.3 of their mean: then many are uneven, but none by much.

@@ -10,13 +10,14 @@ Rules:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
 from functools import partial
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from zlib import crc32
 
 import attrs
@@ -26,13 +27,15 @@ import pyarrow.compute as pc
 
 from spark.capacity.service.grids import SUM, Grid, Service
 from spark.capacity.tables.column_reader import batches, codes, micros
-from spark.capacity.tables.time_windows import FIVE_MINUTES, Floats, Ints
+from spark.capacity.tables.schema import SILVER_PROVIDER_5M
+from spark.capacity.tables.store import Tables
+from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, Floats, Ints, midnight
 
 
 class Spill:
-    """Record batches on a disk by numbers, so that a task has those of one number in memory at a time.
+    """Record batches on disk, by number: a task has those of one number in memory at a time.
 
-    They are in a file without a name in some folder: it goes with the process, however that ends.
+    The file has no name, so that it ends with the process, however that ends.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
@@ -252,7 +255,7 @@ class _Bin:
 
 
 def _placed(name: str, row: Ints, place: Ints, values: Floats, shape: tuple[int, int]) -> Floats:
-    """Put the values of a measure into their places; of a sum, add up all rows."""
+    """Return the values of a measure as a grid; those of a sum added up over all rows."""
     if not name.startswith(SUM):
         made = np.full(shape, np.nan)
         made[row, place] = values
@@ -277,3 +280,61 @@ def _schema(source: Source) -> pa.Schema:
     """Return the columns of a piece; the numbers of services are those of their names in order."""
     names = {"service": pa.int32(), "instance": pa.string(), "place": pa.int32()}
     return pa.schema({**names, **dict.fromkeys(source.measures, pa.float64())})
+
+
+# Daily jobs: those that look at one service at a time, and at some dates of it, run as tasks of Spark.
+#
+# Their rows come back to the driver, which writes them: there is one for each service's hour, and each provider's day.
+
+Job = Callable[[Service, date], Iterable[dict[str, Any]]]
+
+
+def each_service(
+    tables: Tables,
+    dates: Sequence[date],
+    job: Job,
+    measures: Sequence[str],
+    lookback: timedelta = timedelta(),
+    pools: Mapping[date, Mapping[str, str]] | None = None,
+) -> Iterator[tuple[date, list[dict[str, Any]]]]:
+    """Do a job with each service on each date, or with each of the pools of that date; a grid has the measures of that
+    date and of some days before it.
+
+    A service is never divided between tasks. A core has one task for a date at most, since each reads all rows.
+    """
+    context = tables.spark.sparkContext
+    together = max(1, context.defaultParallelism)
+    folder = tables.out
+    for begin in range(0, len(dates), together):
+        some = dates[begin : begin + together]
+        shares = ceil(together / len(some))
+        tasks = []
+        for day in some:
+            first = day - lookback
+            days = [first + timedelta(days=number) for number in range(lookback.days + 1)]
+            files = [str(path) for one in days for path in tables.files(SILVER_PROVIDER_5M, one)]
+            mine = None if pools is None else pools[day]
+            tasks += [(day, first, files, Share(number, shares), mine) for number in range(shares)]
+        made: dict[date, list[dict[str, Any]]] = {day: [] for day in some}
+        work = context.parallelize(tasks, len(tasks))
+        done = work.flatMap(lambda task: ((task[0], row) for row in do(job, measures, folder, *task)))
+        for day, row in done.collect():
+            made[day].append(row)
+        yield from made.items()
+
+
+def do(
+    job: Job,
+    measures: Sequence[str],
+    folder: Path,
+    day: date,
+    first: date,
+    files: Sequence[str],
+    share: Share,
+    pools: Mapping[str, str] | None = None,
+    limits: Limits = LIMITS,
+) -> Iterator[dict[str, Any]]:
+    """Do a job with a share of the services or pools; a task of Spark."""
+    begin = midnight(first)
+    source = Source(files, measures, begin, (midnight(day) + DAY - begin) // FIVE_MINUTES, share, pools)
+    return (row for service in services(source, folder, limits) for row in job(service, day))

@@ -11,7 +11,7 @@ Rules:
 - `demand_max` is the highest window of the hour; windows of which the broker saw less than `SEEN` do not count for it.
 - `demand_peak` is the highest minute of the hour, in the same windows: that of `demand_max` where no minutes are known,
   and never less (`Rises`).
-- Capacity and use are told only where `full_load` is set.
+- Capacity and use are given only where `full_load` is set.
 """
 
 from datetime import date, timedelta
@@ -52,7 +52,7 @@ class Rises:
         self._moved += _moved(some, self._windows)
 
     def highest(self) -> Floats:
-        """Return the rise of the highest minute of each window: nothing, or more than that."""
+        """Return by how much the highest minute of each window exceeds the mean of the window; never negative."""
         rise = self._loads.max(axis=0) - (self._loads / MINUTES).sum(axis=0)
         known: Floats = np.nan_to_num(rise)
         return np.maximum(known - self._moved, 0.0)

@@ -65,7 +65,7 @@ class _Again(Iterable[T]):
 
 
 def added(values: Floats, others: Floats) -> Floats:
-    """Add up two arrays; where one is not known the sum is the other."""
+    """Add two arrays; where one value is unknown, the sum is the other one."""
     return np.where(np.isnan(values), others, values + np.nan_to_num(others))
 
 

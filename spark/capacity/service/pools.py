@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 
 from spark.capacity.rollup.partitioning import connected
 from spark.capacity.tables.column_reader import batches, codes, micros, real
+from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.schema import (
     GOLD_POOL_1H,
     GOLD_PROVIDER_DAY,
@@ -32,7 +33,6 @@ from spark.capacity.tables.schema import (
     OWN_PROVIDERS,
     PEAKS,
     SILVER_PROVIDER_5M,
-    arrow_schema,
 )
 from spark.capacity.tables.store import Tables
 from spark.capacity.tables.time_windows import FIVE_MINUTES, WINDOWS, midnight

@@ -12,7 +12,7 @@ Rules:
   one provider's load, and the larger the service, the less that is.
 - An instance that never comes back, and beside whose end a new one appeared, is replaced by it: a rolling deployment.
   Each new instance replaces one at most, and nothing is filled in for a replaced one. If more fell silent at the same
-  time than appeared, each of them is replaced in part: which of them it was cannot be told.
+  time than appeared, each of them is replaced in part: it is unknown which of them it was.
 
 Sums over all instances come first, and then what is filled in. So some instances can be looked at together, whatever
 the number of a service's.
@@ -48,7 +48,7 @@ class Sums:
 
     def __init__(self, width: int) -> None:
         self.total, self.number = np.zeros(width), np.zeros(width)
-        """The load that is told, and by how many instances."""
+        """The load that is reported, and by how many instances."""
         self._risen, self._lost = np.zeros(width), np.zeros(width)
         self._new, self._ends = np.zeros(width + 1, np.int64), Counter[End]()
 
@@ -101,7 +101,7 @@ class Instances:
         self.shown: Ints = away.argmax(axis=1)[self.rows]
 
     def carries(self) -> tuple[Floats, Floats]:
-        """Return the load that is told in each window, and by how many instances."""
+        """Return the load that is reported in each window, and by how many instances."""
         return np.nansum(np.where(self.told, self.carried, 0.0), axis=0), np.where(self.told, self.up, 0.0).sum(axis=0)
 
     def moves(self) -> tuple[Floats, Floats]:

@@ -24,7 +24,7 @@ from spark.capacity.ingest.line_reader import OF_BROKER
 from spark.capacity.tables.time_windows import Flags, Floats, Ints
 
 NAMES = ("broker", "boot", "service", "instance", "event", "why")
-"""Columns of a few strings that are there many times."""
+"""Columns with few distinct strings."""
 
 ROWS = 1 << 18
 """Rows that are taken out of a file at once: some 20 MB as arrays."""
@@ -154,3 +154,17 @@ def _most(service: str, instance: str | None) -> Name | None:
         # What follows all instances of the service.
         return (service + "\0", "")
     return (service, instance)
+
+
+# Ends of registrations, as records tell of them: numbers by which tables and jobs name them.
+
+OPEN, CLOSED, BROKER, SILENT, WITHDRAWN = -1, 0, 1, 2, 3
+"""End of an up interval, if it ended. Of ends at the same moment the last of these counts."""
+
+
+def ends(batch: pa.RecordBatch) -> Ints:
+    """Return the end of the registration that each record reports, by its event: `OPEN`, `CLOSED` or `WITHDRAWN`."""
+    event, why = batch["event"], batch["why"]
+    withdrawn = is_one(event, "unregister") & is_one(why, "withdrawn")
+    made: Ints = np.where(withdrawn, WITHDRAWN, np.where(is_one(event, "unregister", "expire"), CLOSED, OPEN))
+    return made

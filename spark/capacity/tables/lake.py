@@ -30,9 +30,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, create_table_with_add_actions
 
 from spark.capacity.tables import snapshots, working_copy
-from spark.capacity.tables.document import PURPOSES, WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, Place, all_at_once, delta_options, send, sizes
-from spark.capacity.tables.schema import Table
+from spark.capacity.tables.schema import TABLES, Table
 from spark.capacity.tables.snapshots import CONFIGURATION, Snapshot, described, open_table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE
@@ -42,7 +41,7 @@ KEPT = timedelta(days=7)
 
 
 def publish(
-    tables: Tables, run: str, only: Iterable[Table] = WORKED_ON, origin: ObjectFolder | None = None
+    tables: Tables, run: str, only: Iterable[Table] = TABLES, origin: ObjectFolder | None = None
 ) -> dict[str, int]:
     """Publish tables that changed, in the out directory or in the object store of which it is a working copy; return
     their new versions by name. Raise `OutError` if another run has published there meanwhile."""
@@ -98,7 +97,7 @@ def _publish(tables: Tables, table: Table, place: Place, run: str) -> tuple[Delt
             mode="error" if lake is None else "overwrite",
             partition_by=partitions,
             name=table.name,
-            description=PURPOSES[table.name],
+            description=table.purpose,
             configuration=CONFIGURATION,
             storage_options=delta_options(place),
             commit_properties=properties,
@@ -121,7 +120,7 @@ def _wanted(tables: Tables, table: Table) -> Iterator[tuple[str, Path]]:
 
 
 def _bring(place: Place, files: dict[str, Path]) -> None:
-    """Put files into the lake that are not there yet; a run that was cut off may have done so."""
+    """Put files into the lake, except for those that a run which was cut off has put there."""
     if isinstance(place, Path):
         for name, path in files.items():
             _link(path, place / name)
@@ -145,7 +144,7 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _add(name: str, path: Path) -> AddAction:
-    """Say what is to be known of a file that the lake gets."""
+    """Return the entry of a new file for the log of Delta: its size, its partition, the number of its rows."""
     status, rows = path.stat(), pyarrow.parquet.read_metadata(path).num_rows
     values = {"date": name.partition("/")[0].removeprefix("date=")} if "/" in name else {}
     stats = json.dumps({"numRecords": rows})

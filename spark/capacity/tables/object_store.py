@@ -38,7 +38,7 @@ BUFFER = 1 << 20
 """Bytes that are asked for at once: each request takes some 20 ms, whatever its size."""
 
 AT_ONCE = 8
-"""Files that are sent or fetched at the same time: small ones take a request's time each."""
+"""Files sent or fetched concurrently: each small one takes the time of a request."""
 
 AMBIGUOUS = re.compile(r"[%?#\\\x00-\x1f]|//")
 """Delta-rs takes the name of a folder for a URI, in which these have a meaning; Arrow takes it as it is."""
@@ -100,7 +100,7 @@ def file_system() -> fs.S3FileSystem:
 
 
 def delta_options(place: Place) -> dict[str, str] | None:
-    """Return what delta-rs must be told to open a table of a place."""
+    """Return the options with which delta-rs opens a table of a place."""
     if isinstance(place, Path):
         return None
     options = {
@@ -139,7 +139,7 @@ def need_bucket(folder: ObjectFolder) -> None:
 
 
 def is_object(path: str) -> bool:
-    """Tell whether a path is a URI of an object store."""
+    """Return True if a path is a URI of an object store."""
     return path.startswith(f"{SCHEME}://")
 
 

@@ -1,25 +1,17 @@
-"""The shape of the journal's records and of every table: names, types and the columns that the folders are made of.
+"""The shape of the journal's records and of every table: names, columns and the folders that a table is made of.
 
 Rules:
-- Time is a timestamp in UTC; a date is the UTC date. Seconds, milliseconds and shares are doubles.
 - `instance` names a provider across its restarts: its endpoint, or else its label, or else "provider-" and its number.
 - A table of which `dated` is true has one folder for each date, and is replaced date by date.
+- The columns have their types, units and meanings in `columns`; the page docs/tables.md has all of them.
 """
 
+from collections.abc import Mapping
+
 import attrs
-import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
+
+from spark.capacity.tables.columns import COLUMNS, LOAD, Column, field
 
 VERSIONS = (1, 2)
 """The versions of the records that these jobs read (docs/export.md). Version 2 adds `latency_ms`, and says that
@@ -28,77 +20,33 @@ VERSIONS = (1, 2)
 EVENTS = ("register", "unregister", "expire", "hb", "load", "alive", "drop")
 """The events of version 1."""
 
-TYPES: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "date": DateType(),
-    "double": DoubleType(),
-    "doubles": ArrayType(DoubleType()),
-    "long": LongType(),
-    "string": StringType(),
-    "strings": ArrayType(StringType()),
-    "timestamp": TimestampType(),
-}
-"""The types that tables have."""
-
-
-ARROW: dict[DataType, pa.DataType] = {
-    BooleanType(): pa.bool_(),
-    DateType(): pa.date32(),
-    DoubleType(): pa.float64(),
-    LongType(): pa.int64(),
-    StringType(): pa.string(),
-    TimestampType(): pa.timestamp("us", "UTC"),
-    ArrayType(DoubleType()): pa.list_(pa.float64()),
-    ArrayType(StringType()): pa.list_(pa.string()),
-}
-"""The types of columns that are written without Spark."""
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Say a schema as Arrow does."""
-    return pa.schema([pa.field(column.name, ARROW[column.dataType]) for column in schema])
-
-
-def columns(**types: str) -> StructType:
-    """Make a schema of names and types."""
-    return StructType([StructField(name, TYPES[type_]) for name, type_ in types.items()])
-
 
 @attrs.frozen
 class Table:
-    """A table of the out directory."""
+    """A table: its purpose, the names of its columns in their order, and the columns that are others in it than by
+    their names."""
 
     name: str
-    schema: StructType
+    purpose: str
+    names: str
     dated: bool = False
+    own: Mapping[str, Column] = attrs.field(factory=dict, eq=False)
+    schema: StructType = attrs.field(init=False, eq=False)
+
+    @schema.default
+    def _columns(self) -> StructType:
+        return StructType([field(name, self.own[name][0] if name in self.own else None) for name in self.names.split()])
+
+    def meaning(self, column: str) -> tuple[str, str]:
+        """Return unit and meaning of a column."""
+        return (self.own.get(column) or COLUMNS[column])[1:]
 
 
-RECORD = columns(
-    v="long",
-    ts="long",
-    broker="string",
-    boot="string",
-    seq="long",
-    event="string",
-    wire="string",
-    service="string",
-    provider="long",
-    label="string",
-    endpoint="string",
-    protocol="string",
-    interval_ms="long",
-    hb_seq="long",
-    load="double",
-    full_load="double",
-    in_flight="long",
-    requests="long",
-    errors="long",
-    latency_ms="double",
-    rtt_ms="double",
-    sent_ts="long",
-    dropped="long",
-    coalesced="long",
-    why="string",
+MEMBERS = """v ts broker boot seq event wire service provider label endpoint protocol interval_ms hb_seq load full_load
+    in_flight requests errors latency_ms rtt_ms sent_ts dropped coalesced why"""
+
+RECORD = StructType(
+    [field(name, "long" if name in ("ts", "sent_ts", "in_flight") else None) for name in MEMBERS.split()]
 )
 """A record as it is in a segment: times are microseconds since 1970.
 
@@ -108,401 +56,180 @@ heartbeats that coalesce are more than any interval expects.
 
 BRONZE_RECORDS = Table(
     "bronze_records",
-    columns(
-        date="date",
-        v="long",
-        ts="timestamp",
-        broker="string",
-        boot="string",
-        seq="long",
-        event="string",
-        wire="string",
-        service="string",
-        provider="long",
-        label="string",
-        endpoint="string",
-        protocol="string",
-        interval_ms="long",
-        hb_seq="long",
-        load="double",
-        full_load="double",
-        in_flight="long",
-        requests="long",
-        errors="long",
-        latency_ms="double",
-        rtt_ms="double",
-        sent_ts="timestamp",
-        dropped="long",
-        coalesced="long",
-        why="string",
-        instance="string",
-        segment="string",
-    ),
+    "every good record of the journal once, by (broker, boot, seq)",
+    f"date {MEMBERS} instance segment",
     dated=True,
+    own={
+        "in_flight": ("long", "requests", "requests being handled"),
+        "requests": ("long", "requests", "completed since the provider's record before that had them"),
+        "errors": ("long", "requests", "those of them that failed"),
+    },
 )
-"""Every good record once, by (broker, boot, seq)."""
 
 BRONZE_RUNS = Table(
     "bronze_runs",
-    columns(
-        date="date",
-        broker="string",
-        boot="string",
-        seq_from="long",
-        seq_to="long",
-        ts_from="long",
-        ts_to="long",
-        earliest="long",
-        latest="long",
-        dropped="long",
-    ),
+    "unbroken runs of record numbers, and their times",
+    "date broker boot seq_from seq_to ts_from ts_to earliest latest dropped",
 )
-"""The records of a date, as unbroken runs of numbers, with the times of the first and the last record, and the earliest
-and the latest of all; `dropped`: those that the drop record at `seq_to` counts. `ingest/runs.py` has the rules."""
+"""In a row with `dropped` this is the count of the drop record at `seq_to`. `ingest/runs.py` has the rules."""
 
 BRONZE_PAIRS = Table(
     "bronze_pairs",
-    columns(
-        date="date",
-        broker="string",
-        boot="string",
-        service="string",
-        provider="long",
-        instance="string",
-        records="long",
-        seq="long",
-        at="long",
-        ended="long",
-        interval="long",
-        interval_seq="long",
-        load="double",
-        load_seq="long",
-        full_load="double",
-        full_load_seq="long",
-    ),
+    "registrations, with their instances, in the file of bronze_records that has the same name",
+    """date broker boot service provider instance records seq at ended interval interval_seq load load_seq full_load
+    full_load_seq""",
     dated=True,
+    own={
+        "seq": ("long", "", "number of the last record"),
+        "load": ("double", LOAD, "load that was reported last"),
+        "full_load": ("double", LOAD, "full load that was reported last"),
+    },
 )
-"""The registrations in a file of bronze, each with an instance of it: how many records the file has of it, and what the
-last of them tells. The file that tells of a file has the same name.
 
-`seq` and `at` are the number and the time of the last record, and `ended` is the end that it tells of, if any: 0 for a
-close, 3 for a withdrawal. `interval` of beats, `load` and `full_load` are those that were told last, each with the
-number of its record. Times are microseconds, since 1970 where they are not lengths."""
-
-QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="string", raw="string", run="string"))
-"""Lines that are no records, and why. Line 0 is a whole segment."""
+QUARANTINE = Table("quarantine", "lines and segments that are no records, and why", "segment line reason raw run")
 
 LEDGER = Table(
     "ledger",
-    columns(
-        segment="string",
-        size="long",
-        changed="long",
-        digest="string",
-        records="long",
-        quarantined="long",
-        broker="string",
-        boot="string",
-        reach="long",
-        run="string",
-        ingested_at="timestamp",
-    ),
+    "segments that were read",
+    "segment size changed digest records quarantined broker boot reach run ingested_at",
 )
-"""The segments that were read: `changed` is the ctime of the file in nanoseconds, `digest` is of its bytes. If a
-segment has unreadable parts at its end, `reach` is the highest number that its records of a boot are known to have."""
+"""`broker`, `boot` and `reach` are those of a segment with unreadable parts at its end."""
 
-FOLDERS = Table("folders", columns(folder="string", state="long"))
-"""The folders of the journal whose segments were all read, and the time of the last change of names in each."""
+FOLDERS = Table("folders", "folders of the journal that were read", "folder state")
 
-LOSS = Table(
-    "loss", columns(broker="string", boot="string", seq_from="long", seq_to="long", records="long", known="boolean")
-)
-"""Records that were numbered and are not there; known: a drop record tells of it."""
+LOSS = Table("loss", "records that were numbered and are not there", "broker boot seq_from seq_to records known")
 
-UNKNOWN_MEMBERS = Table("unknown_members", columns(run="string", member="string", records="long"))
-"""Members that version 1 does not have, and how many records had them."""
+UNKNOWN_MEMBERS = Table("unknown_members", "members of records that this version does not have", "run member records")
 
 SILVER_PROVIDER_5M = Table(
     "silver_provider_5m",
-    columns(
-        date="date",
-        service="string",
-        instance="string",
-        w="timestamp",
-        hb="long",
-        hb_expected="double",
-        connected_s="double",
-        up_s="double",
-        load_mean="double",
-        load_max="double",
-        full_load="double",
-        requests="long",
-        errors="long",
-        busy_s="double",
-        timed="long",
-        in_flight="double",
-        rtt_max="double",
-        broker_up_s="double",
-        down_s="double",
-        awaited_s="double",
-        outages="long",
-        gap_max="double",
-        load_1="double",
-        load_2="double",
-        load_3="double",
-        load_4="double",
-        load_5="double",
-    ),
+    "five-minute windows of each provider",
+    """date service instance w hb hb_expected connected_s up_s load_mean load_max full_load requests errors busy_s timed
+    in_flight rtt_max broker_up_s down_s awaited_s outages gap_max load_1 load_2 load_3 load_4 load_5""",
     dated=True,
+    own={"in_flight": ("double", "requests", "mean of the numbers that it reported")},
 )
-"""A provider's five-minute window, which starts at `w`: with the time that counts as down, the time for which it was
-awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats.
+"""`load_1` to `load_5` are null also in windows for which the provider was not up all the time, or its load not known
+(`rollup/up_intervals.py`). They have four digits. `requests` and `errors` are its reports for that time."""
 
-`load_1` to `load_5` are the mean loads of its minutes. They are null where these are all the same, and in windows for
-which the provider was not up all the time, or its load not known (`rollup/minutes.py`). They have four digits.
+OF_HOUR = """date service h demand_mean demand_p95 demand_max demand_peak capacity full_load providers_mean
+    providers_min util cov max_mean gini requests errors service_s in_flight observed_s"""
 
-`requests` and `errors` are its reports for that time. Of `timed` requests the latency is known: `busy_s` is the
-sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
-
-OF_HOUR = {
-    "date": "date",
-    "service": "string",
-    "h": "timestamp",
-    "demand_mean": "double",
-    "demand_p95": "double",
-    "demand_max": "double",
-    "demand_peak": "double",
-    "capacity": "double",
-    "full_load": "double",
-    "providers_mean": "double",
-    "providers_min": "long",
-    "util": "double",
-    "cov": "double",
-    "max_mean": "double",
-    "gini": "double",
-    "requests": "long",
-    "errors": "long",
-    "service_s": "double",
-    "in_flight": "double",
-    "observed_s": "double",
-}
-
-GOLD_SERVICE_1H = Table("gold_service_1h", columns(**OF_HOUR), dated=True)
-"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows, `demand_peak` is
-of its highest minute, and never less than `demand_max` (`service/demand.py`).
-
-`service_s` is the mean time in seconds that a request took, where providers report requests with their latency;
-`in_flight` the mean number of requests that all providers together were handling, where they report that;
-`observed_s` the seconds of the hour for which the broker was up, null in an older table: requests are those of that
-time."""
+GOLD_SERVICE_1H = Table("gold_service_1h", "hours of each service", OF_HOUR, dated=True)
+"""`demand_peak` is never less than `demand_max` (`service/demand.py`). `observed_s` is null in an older table."""
 
 OWN_PROVIDERS, OWN_PEAK = "own_providers", "own_peak"
 
 GOLD_POOL_1H = Table(
-    "gold_pool_1h", columns(**OF_HOUR, pool="string", **{OWN_PROVIDERS: "double", OWN_PEAK: "double"}), dated=True
+    "gold_pool_1h",
+    "hours of all servers of services that share some, under each of these services",
+    f"{OF_HOUR} pool {OWN_PROVIDERS} {OWN_PEAK}",
+    dated=True,
 )
-"""An hour of all servers of a pool together, for each service of it: services that share servers (`service/pools.py`).
-
-`pool` is the name of the pool. `own_providers` and `own_peak` are the mean number of the service's own providers and
-the finest peak of their loads."""
+"""`service/pools.py` has the rules."""
 
 PEAKS = ("demand_peak", "demand_max", "demand_mean")
 """Columns of an hour that tell its peak, the finest first. An older table has no `demand_peak`."""
 
 GOLD_PROVIDER_DAY = Table(
     "gold_provider_day",
-    columns(
-        date="date",
-        service="string",
-        instance="string",
-        judged="string",
-        miss_ratio="double",
-        outages="long",
-        downtime_s="double",
-        mtbf_s="double",
-        mttr_s="double",
-        flap_pct="double",
-        phi_max="double",
-        score="double",
-        flaky="boolean",
-    ),
+    "reliability of each provider on a day",
+    "date service instance judged miss_ratio outages downtime_s mtbf_s mttr_s flap_pct phi_max score flaky",
     dated=True,
 )
-"""Reliability of a provider on a day, judged by "beats" or by "connection"."""
 
 GOLD_BALANCE_DAY = Table(
     "gold_balance_day",
-    columns(
-        date="date",
-        service="string",
-        cov="double",
-        max_mean="double",
-        gini="double",
-        hot_instances="strings",
-        unbalanced="boolean",
-    ),
+    "how evenly the load of a service lay on its providers on a day",
+    "date service cov max_mean gini hot_instances unbalanced",
     dated=True,
 )
-"""Balance of the load of a service between its providers on a day."""
 
-ODDS = {
-    "bound_trials": "long",
-    "bound_missed": "long",
-    "bound_miss_most": "double",
-    "bound_ahead_h": "long",
-    "odds_day": "double",
-    "odds_trials": "long",
-    "odds_missed": "long",
-    "odds_said": "double",
-    "odds_week": "double",
-    "odds_week_trials": "long",
-    "odds_week_missed": "long",
-    "odds_week_said": "double",
-    "hours_tried": "long",
-    "hours_missed": "long",
-    "weeks_tried": "long",
-    "weeks_missed": "long",
-}
+ODDS = """bound_trials bound_missed bound_miss_most bound_ahead_h odds_day odds_trials odds_missed odds_said odds_week
+    odds_week_trials odds_week_missed odds_week_said hours_tried hours_missed weeks_tried weeks_missed"""
 """Columns of the record and the odds of a bound, which the plan has from its forecast."""
+
+ISSUED_ON: Column = ("date", "UTC date", "date of `issued`")
 
 GOLD_FORECAST = Table(
     "gold_forecast",
-    columns(
-        date="date",
-        service="string",
-        issued="timestamp",
-        h="timestamp",
-        model="string",
-        p50="double",
-        p95="double",
-        hour_bound="double",
-        peak_bound="double",
-        highest="double",
-        highest_at="timestamp",
-        headroom="double",
-        factor="double",
-        mase="double",
-        mase_naive="double",
-        coverage="double",
-        **ODDS,
-        over_provision="double",
-        seasons="double",
-        flag="string",
-    ),
+    "demand of the hours to come, by the run that forecast it",
+    f"""date service issued h model p50 p95 hour_bound peak_bound highest highest_at headroom factor mase mase_naive
+    coverage {ODDS} over_provision seasons flag""",
     dated=True,
+    own={"date": ISSUED_ON},
 )
-"""The demand of a service in the hours to come, as it was forecast at `issued`, with the record of the model on past
-folds. `date` is that of `issued`.
-
-`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of peaks (`PEAKS`): of that hour, and of the whole
-horizon. The bound is `headroom` times the `highest` peak, which came in the hour `highest_at`, if no p50 is above
-it. It would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead; with 95
-% confidence its rate of misses is at most `bound_miss_most`. `odds_day` are the odds that the peak of the next day
-is above it; on `odds_trials` past days, of which `odds_missed` had such a peak, they were `odds_said` on average.
-`odds_week` and its kin are those of the next week. `hours_missed` of `hours_tried` hours of past weeks, in
-`weeks_missed` of `weeks_tried` weeks, had a peak above the bound of the hour. The plan takes `factor` times the values
-of an hour."""
+"""`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of peaks (`PEAKS`). The bound is `highest` times
+`headroom` where that is a peak of the last week or the policy has a headroom, and `highest` as it is where an older
+peak is higher than that. The plan takes `factor` times the values of an hour."""
 
 GOLD_PLAN = Table(
     "gold_plan",
-    columns(
-        date="date",
-        service="string",
-        issued="timestamp",
-        state="string",
-        providers_now="long",
-        need_now="long",
-        need_horizon="long",
-        add="long",
-        free="long",
-        spare="long",
-        rule="string",
-        exhaust_p50="timestamp",
-        exhaust_bound="timestamp",
-        growth_per_week="double",
-        weekly_peaks="doubles",
-        trend_level="double",
-        exhaust_trend="timestamp",
-        demand_now="double",
-        demand_day="double",
-        demand_mean="double",
-        peak_bound="double",
-        highest="double",
-        highest_at="timestamp",
-        known_hours="long",
-        full_load="double",
-        policy="string",
-        headroom="double",
-        target_utilisation="double",
-        spares="long",
-        n_plus="long",
-        providers_least="long",
-        providers_most="long",
-        cost="double",
-        erlangs="double",
-        service_s="double",
-        **ODDS,
-        shared_providers="long",
-        pool="string",
-        note="string",
-    ),
+    "providers that each service needs, by the run that planned it",
+    f"""date service issued state providers_now need_now need_horizon add free spare rule exhaust_p50 exhaust_bound
+    growth_per_week weekly_peaks trend_level exhaust_trend demand_now demand_day demand_mean peak_bound highest
+    highest_at known_hours full_load policy headroom target_utilisation spares n_plus providers_least providers_most
+    cost erlangs service_s {ODDS} shared_providers pool note""",
     dated=True,
+    own={
+        "date": ISSUED_ON,
+        "state": ("string", "", "overloaded, no N+1, below policy, can free, enough, too little history or unknown"),
+    },
 )
-"""Number of providers that a service needs by its policy, the rule that decided, and the time from which on those of
-now are too few.
-
-`state` is one of `State` in `planning/needs.py`. `add` is the number of missing providers, `free` the number that may
-go. The members from `policy`, the pattern of the policy, to `cost` are the policy that decided. `demand_day` is the
-highest load of the last day, and the load of `known_hours` hours is known. `growth_per_week` is that of the weekly
-peaks, as a share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now
-too few, within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest
-minute of the last full hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour,
-where providers report requests. So many `shared_providers` offer other services as well. Then `pool` is the name of the
-pool of these services, and the numbers of the row are those of its union: the same in the row of each of them."""
+"""The columns from `policy` to `cost` are the policy that decided. In the rows of the services of a pool the numbers
+are those of its union: the same in each."""
 
 EVALUATION = Table(
     "evaluation",
-    columns(
-        date="date",
-        service="string",
-        issued="timestamp",
-        horizon_h="long",
-        mape="double",
-        coverage="double",
-        peak_missed="boolean",
-        promised_coverage="double",
-        promised_miss_most="double",
-        promised_mase="double",
-    ),
+    "past forecasts, compared with the outcome",
+    """date service issued horizon_h mape coverage peak_missed promised_coverage promised_miss_most promised_mase""",
+    dated=True,
+    own={"date": ISSUED_ON, "coverage": ("double", "share", "share of the hours at or below p95")},
+)
+
+SILVER_SIGNS = Table("silver_signs", "times in which a broker gave signs of life", "date broker first last", dated=True)
+
+SILVER_SET_BACK = Table(
+    "silver_set_back",
+    "records that show that a broker's clock was set back",
+    "date broker boot seq since before after",
     dated=True,
 )
-"""Past forecasts beside the values that came."""
+
+SILVER_CARRY = Table(
+    "silver_carry",
+    "state of each registration at the end of a date, for the next date",
+    "date broker boot service provider instance seq at ended interval load full_load last_sign",
+    dated=True,
+)
+"""The last record of each registration, with the values of those before it that still hold. Times are microseconds."""
 
 SNAPSHOT = Table(
     "snapshot",
-    columns(name="string", version="long", run="string", snapshot="string", layout="long", to_do="strings"),
+    "versions of the tables in the lake that one run published: each version of this table has one set",
+    "name version run snapshot layout to_do",
 )
-"""The versions of all tables in the lake that belong together. It is in the lake only."""
+"""It is in the lake only."""
 
-TABLES = {
-    table.name: table
-    for table in (
-        BRONZE_RECORDS,
-        BRONZE_RUNS,
-        BRONZE_PAIRS,
-        QUARANTINE,
-        LEDGER,
-        FOLDERS,
-        LOSS,
-        UNKNOWN_MEMBERS,
-        SILVER_PROVIDER_5M,
-        GOLD_SERVICE_1H,
-        GOLD_POOL_1H,
-        GOLD_PROVIDER_DAY,
-        GOLD_BALANCE_DAY,
-        GOLD_FORECAST,
-        GOLD_PLAN,
-        EVALUATION,
-    )
-}
-"""Every table of the out directory, by name."""
+TABLES = (
+    BRONZE_RECORDS,
+    BRONZE_RUNS,
+    BRONZE_PAIRS,
+    QUARANTINE,
+    LEDGER,
+    FOLDERS,
+    LOSS,
+    UNKNOWN_MEMBERS,
+    SILVER_PROVIDER_5M,
+    GOLD_SERVICE_1H,
+    GOLD_POOL_1H,
+    GOLD_PROVIDER_DAY,
+    GOLD_BALANCE_DAY,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    EVALUATION,
+    SILVER_SIGNS,
+    SILVER_SET_BACK,
+    SILVER_CARRY,
+)
+"""Every table of the out directory."""

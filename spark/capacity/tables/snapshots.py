@@ -12,9 +12,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from spark.capacity.tables.document import PURPOSES, meaning
+from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.object_store import Place, StoreError, delta_options
-from spark.capacity.tables.schema import SNAPSHOT, Table, arrow_schema
+from spark.capacity.tables.schema import SNAPSHOT, Table
 from spark.capacity.tables.store import OutError
 
 CONFIGURATION = {"delta.logRetentionDuration": "interval 8 days"}
@@ -34,7 +34,7 @@ def described(table: Table) -> pa.Schema:
     """Return the schema with the unit and the meaning of each column."""
     fields = []
     for field in arrow_schema(table.schema):
-        unit, told = meaning(table, field.name)
+        unit, told = table.meaning(field.name)
         fields.append(field.with_metadata({"unit": unit, "comment": told}))
     return pa.schema(fields)
 
@@ -51,7 +51,7 @@ class Snapshot:
     ident: str = attrs.field(factory=lambda: uuid.uuid4().hex)
 
     def says_the_same(self, other: "Snapshot | None") -> bool:
-        """Tell whether another one has the same content."""
+        """Return True if another one has the same content."""
         return other is not None and attrs.evolve(self, run=other.run, ident=other.ident) == other
 
 
@@ -67,7 +67,7 @@ def last(lake: Place) -> Snapshot | None:
 
 
 def opened(lake: Place) -> DeltaTable:
-    """Return the table of snapshots, to one of which something was committed."""
+    """Open the table of snapshots. Raises `StoreError` if it has been removed since the last commit."""
     table = open_table(lake / SNAPSHOT.name)
     if table is None:
         raise StoreError(f"{lake / SNAPSHOT.name} is not there any more")
@@ -75,7 +75,7 @@ def opened(lake: Place) -> DeltaTable:
 
 
 def commit(lake: Place, new: Snapshot, after: Snapshot | None) -> None:
-    """Put a snapshot after another one; raise `OutError` if that is not the last one."""
+    """Commit a snapshot as the successor of another one; raise `OutError` if that is not the last one."""
     place = lake / SNAPSHOT.name
     # Opened before it is compared: what is committed after that is a conflict.
     table, now = open_table(place), last(lake)
@@ -91,7 +91,7 @@ def commit(lake: Place, new: Snapshot, after: Snapshot | None) -> None:
                 made,
                 mode="error",
                 name=SNAPSHOT.name,
-                description=PURPOSES[SNAPSHOT.name],
+                description=SNAPSHOT.purpose,
                 configuration=CONFIGURATION,
                 storage_options=delta_options(place),
             )

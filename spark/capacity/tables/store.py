@@ -32,14 +32,8 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.tables.schema import (
-    BRONZE_RECORDS,
-    EVALUATION,
-    GOLD_FORECAST,
-    GOLD_PLAN,
-    Table,
-    arrow_schema,
-)
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import BRONZE_RECORDS, EVALUATION, GOLD_FORECAST, GOLD_PLAN, Table
 
 LOCK, LOG = ".lock", ".spark.log"
 """Files of a directory that holds no tables yet: the lock of the run, and the output of Java in the last one."""
@@ -162,7 +156,7 @@ class Tables:
             raise OutError(f"cannot write to {self.out}: {error.strerror}") from error
 
     def open(self) -> None:
-        """Keep other runs out, and finish what a run that was cut off has left."""
+        """Lock the directory against other runs, and finish the work of a run that was cut off."""
         if self._lock is None:
             self.lock()
         for old in self.out.glob(".old-*"):
@@ -200,7 +194,7 @@ class Tables:
         return int(mark.read_text()) if mark.exists() else 1
 
     def note_layout(self, layout: int) -> None:
-        """Note the version of the derived tables."""
+        """Write the version of the derived tables."""
         (self.out / ".layout").write_text(f"{layout}\n")
 
     def _date(self, table: Table) -> None:
@@ -213,13 +207,13 @@ class Tables:
             path.unlink()
 
     def close(self) -> None:
-        """Let other runs in."""
+        """Unlock the directory."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def path(self, table: Table) -> Path:
-        """Tell the folder of a table."""
+        """Return the folder of a table."""
         return self.out / table.name
 
     def exists(self, table: Table) -> bool:
@@ -260,7 +254,7 @@ class Tables:
         shutil.rmtree(self._folder(table, day), ignore_errors=True)
 
     def _swap(self, table: Table) -> None:
-        """Put the new table in the place of the old one."""
+        """Replace the old table by the new one."""
         new, old, place = self.out / f".new-{table.name}", self.out / f".old-{table.name}", self.path(table)
         if place.exists():
             place.rename(old)
@@ -345,7 +339,7 @@ class Tables:
         return State(set(told["moving"]), set(told["changed"]))
 
     def keep(self, state: State) -> None:
-        """Note the work that is begun and not finished, so that it outlives a crash."""
+        """Write the unfinished work of a run, and wait until it is on the disk."""
         new = self.out / ".state.json.new"
         new.write_text(json.dumps({name: sorted(dates) for name, dates in attrs.asdict(state).items()}))
         sync(new)

@@ -84,3 +84,11 @@ def overlap(from_: Ints, to: Ints, w: Ints) -> Ints:
     """Return the part of a time that lies in the five minutes `w`."""
     shared: Ints = np.minimum(to, w + FIVE_MINUTES) - np.maximum(from_, w)
     return np.maximum(shared, 0)
+
+
+# Moments in UTC. A moment without a zone is one of UTC.
+
+
+def utc(moment: datetime) -> datetime:
+    """Return the same moment in UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

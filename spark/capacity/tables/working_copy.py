@@ -21,9 +21,8 @@ import attrs
 import pyarrow as pa
 
 from spark.capacity.tables import snapshots
-from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, StoreError, all_at_once, fetch
-from spark.capacity.tables.schema import Table
+from spark.capacity.tables.schema import TABLES, Table
 from spark.capacity.tables.snapshots import Snapshot, open_table
 from spark.capacity.tables.store import LOCK, LOG, OutError, State, Tables, sync
 
@@ -41,7 +40,7 @@ class Mark:
     known: tuple[str | None, ...]
 
     def write(self, folder: Path) -> None:
-        """Note it in a folder, so that it outlives a crash."""
+        """Write the mark to a folder, and wait until it is on the disk."""
         new = folder / f"{MARK}.new"
         new.write_text(json.dumps({"origin": self.origin, "known": self.known}))
         sync(new)
@@ -87,7 +86,7 @@ def fill(
     tables: Tables,
     origin: ObjectFolder,
     snapshot: Snapshot,
-    only: Iterable[Table] = WORKED_ON,
+    only: Iterable[Table] = TABLES,
     day: date | None = None,
 ) -> None:
     """Fetch the files of a snapshot, or those of a date, into an out directory that has none of these tables."""
@@ -121,5 +120,5 @@ def need_newest(folder: Path, origin: ObjectFolder, last: Snapshot | None) -> No
 
 
 def goes_on_from(folder: Path, origin: ObjectFolder, known: Collection[Snapshot | None]) -> None:
-    """Note from which snapshots a working copy may go on."""
+    """Write the snapshots from which a working copy may go on to its mark."""
     Mark(str(origin), tuple(None if one is None else one.ident for one in known)).write(folder)

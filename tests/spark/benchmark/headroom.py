@@ -1,4 +1,4 @@
-"""The headroom of the peak bound, by the length of the history and beside one factor for all.
+"""The peak bound beside the highest peak of eight weeks times one factor.
 
 Run by ``python -m tests.spark.benchmark.headroom DIR``.
 
@@ -29,28 +29,34 @@ LENGTHS = (7, 14, 28, 56)
 MOST_COST = 10.0
 """A larger ratio of bound and peak, as of a series of little but one spike, counts as this."""
 
-Rule = Callable[[int, int], float]
-"""The headroom after so many days of history, for a horizon of so many days."""
-
-
-def _always(factor: float) -> Rule:
-    return lambda days, ahead: factor
-
-
-RULES: Mapping[str, Rule] = {
-    "by the history (ours)": lambda days, ahead: headroom_of(days, 1, ahead),
-    **{f"x {factor}": _always(factor) for factor in (1.2, 1.3, 1.6, 1.75)},
-}
-
 
 @attrs.frozen
 class Moment:
-    """A moment of a series: the days of history and ahead, and the peak that came by the highest one before."""
+    """A moment of a series: the days of history and ahead, the peak that came by the highest one before, and that of
+    the last week by the same."""
 
     series: str
     days: int
     ahead: int
     ratio: float
+    last: float
+
+
+Rule = Callable[[Moment], float]
+"""The bound at a moment, by the highest peak before."""
+
+
+def _always(factor: float) -> Rule:
+    return lambda moment: factor
+
+
+RULES: Mapping[str, Rule] = {
+    "the last week by the history, at least eight weeks (ours)": lambda moment: max(
+        1.0, moment.last * headroom_of(moment.days, 1, moment.ahead)
+    ),
+    "eight weeks by the history": lambda moment: headroom_of(moment.days, 1, moment.ahead),
+    **{f"x {factor}": _always(factor) for factor in (1.2, 1.3, 1.6, 1.75)},
+}
 
 
 def moments(path: Path) -> Iterator[Moment]:
@@ -64,11 +70,14 @@ def moments(path: Path) -> Iterator[Moment]:
         peaks = peaks[known[0] :] if len(known) else peaks[:0]
         for days in range(FEWEST_DAYS, len(peaks) // day):
             before = peaks[max(0, days - SPAN_DAYS) * day : days * day]
+            week = before[-7 * day :]
             for ahead in (1, 7) if days % 7 == 0 else (1,):
                 came = peaks[days * day : (days + ahead) * day]
                 known_before = not np.isnan(before).all() and np.nanmax(before) > 0.0
                 if known_before and len(came) == ahead * day and not np.isnan(came).all():
-                    yield Moment(path.name, days, ahead, float(np.nanmax(came) / np.nanmax(before)))
+                    top = np.nanmax(before)
+                    last = 1.0 if np.isnan(week).all() else float(np.nanmax(week) / top)
+                    yield Moment(path.name, days, ahead, float(np.nanmax(came) / top), last)
 
 
 def table(found: list[Moment]) -> str:
@@ -81,7 +90,7 @@ def table(found: list[Moment]) -> str:
         lengths = np.digitize(days, LENGTHS)
         usual = np.minimum(1.3 / np.maximum(ratios, 1e-9), MOST_COST).mean()
         for name, rule in RULES.items():
-            said = np.array([rule(one.days, ahead) for one in mine])
+            said = np.array([rule(one) for one in mine])
             missed = ratios > said
             cells = [
                 f"{missed[lengths == at].sum()} of {(lengths == at).sum()}" if (lengths == at).any() else ""

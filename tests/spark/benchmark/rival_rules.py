@@ -3,10 +3,12 @@
 Each takes what is known of the past hours, oldest first, and returns one number.
 
 Rules:
-- *Highest of eight weeks*: the peak times a constant, the one-liner. 1.3 is our own (`peak_bound`).
+- *Highest of eight weeks*: the peak times a constant, the one-liner. *By the history* is our own (`peak_bound`).
 - *Like VPA*: the recommender of Kubernetes' Vertical Pod Autoscaler: a histogram with a half-life of 24 hours, its 90 %
   or 95 % quantile, and 15 % on top. Here of hourly peaks, not in buckets.
 - *Like Crane*: the 99 % quantile of the last seven days, and 15 % on top.
+- *Like AWS*: predictive scaling forecasts hours from two weeks. Here the mean of each hour of the day, the highest of
+  them, and the 10 % on top that its users often choose (`MaxCapacityBuffer`).
 - *Coarser*: the one-liner for half hours, and for hours, shows what finer peaks are worth.
 """
 
@@ -18,7 +20,7 @@ import attrs
 import numpy as np
 
 from spark.capacity.planning.models import Floats
-from spark.capacity.planning.peak_bound import bound, highest
+from spark.capacity.planning.peak_bound import bound
 
 
 @attrs.frozen(eq=False)
@@ -40,10 +42,11 @@ Rule = Callable[[Known], float]
 HALF_LIFE_DAYS = 1.0
 MARGIN = 1.15
 CRANE_DAYS = 7
+AWS_DAYS, AWS_BUFFER = 14, 1.1
 
 
 def _times(factor: float) -> Rule:
-    return lambda known: highest(known.peaks, known.day) * factor
+    return lambda known: bound(known.peaks, known.day, factor)
 
 
 def _by_history(of: Callable[[Known], Floats]) -> Rule:
@@ -67,14 +70,21 @@ def _like_crane(known: Known) -> float:
     return float(np.nanquantile(recent if not np.isnan(recent).all() else known.peaks, 0.99)) * MARGIN
 
 
+def _like_aws(known: Known) -> float:
+    days = known.means[-(min(AWS_DAYS * known.day, len(known.means)) // known.day) * known.day :].reshape(-1, known.day)
+    hours = np.nansum(days, axis=0) / np.maximum(1, (~np.isnan(days)).sum(axis=0))
+    return float(hours.max()) * AWS_BUFFER
+
+
 RULES: Mapping[str, Rule] = {
-    "highest five minutes of eight weeks, by the history (ours)": _by_history(lambda known: known.peaks),
+    "highest five minutes, by the history (ours)": _by_history(lambda known: known.peaks),
     "highest five minutes of eight weeks x 1.2": _times(1.2),
     "highest five minutes of eight weeks x 1.3": _times(1.3),
     "highest five minutes of eight weeks x 1.5": _times(1.5),
-    "highest half hour of eight weeks, by the history": _by_history(lambda known: known.half_hours),
-    "highest hourly mean of eight weeks, by the history": _by_history(lambda known: known.means),
+    "highest half hour, by the history": _by_history(lambda known: known.half_hours),
+    "highest hourly mean, by the history": _by_history(lambda known: known.means),
     "like VPA, 90 %": _like_vpa(0.90),
     "like VPA, 95 %": _like_vpa(0.95),
     "like Crane, 99 % of seven days": _like_crane,
+    "like AWS, hours of 14 days": _like_aws,
 }

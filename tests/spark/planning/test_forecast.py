@@ -9,7 +9,7 @@ import pytest
 from spark.capacity.planning import models
 from spark.capacity.planning.forecast import forecast, full_hour, hourly
 from spark.capacity.planning.peak_bound import headroom_of
-from spark.capacity.planning.policy import Assumptions, Event
+from spark.capacity.planning.policy import Assumptions, Event, Exclusion
 from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour, row, table
 
@@ -20,7 +20,11 @@ MINUTES_FROM = 100
 """Hours before it are of an older table, without minutes."""
 
 
-ASSUMED = Assumptions(growth=1.5, events=(Event(hour(DAYS * 24 + 1), hour(DAYS * 24 + 3), 2.0, "steady"),))
+ASSUMED = Assumptions(
+    growth=1.5,
+    events=(Event(hour(DAYS * 24 + 1), hour(DAYS * 24 + 3), 2.0, "steady"),),
+    exclusions=(Exclusion(hour(DAYS * 24 - 12), hour(DAYS * 24 - 10), "incident"),),
+)
 
 
 def demand(number: int) -> float:
@@ -43,11 +47,13 @@ def told(spark):
         # Values after now are not known yet.
         row("steady", hours, 9_999.0),
         row("young", hours - 1, 7.0),
+        *(row("incident", i, demand(i) if i not in (hours - 12, hours - 11) else 900.0) for i in range(hours)),
         *(row("gone", i, 5.0) for i in range(hours - 50)),
         *(row("holes", i, demand(i) if i % 10 else None) for i in range(hours) if i % 7),
         row("o'; <b>", hours - 2, 0.0),
         row("nothing", hours - 2, None),
         row("ancient", -24 * models.HISTORY_DAYS, 5.0),
+        *(row("long", i, demand(i)) for i in range(-12 * 24, hours)),
     ]
     job = forecast(table(spark, rows), hour(hours) + timedelta(minutes=59), 48, ASSUMED)
     assert job.schema == GOLD_FORECAST.schema
@@ -56,7 +62,7 @@ def told(spark):
 
 @pytest.mark.long
 def test_each_service_has_a_row_for_each_hour_to_come(told):
-    assert set(told.index) == {"steady", "young", "gone", "holes", "older", "o'; <b>", "nothing"}
+    assert set(told.index) == {"steady", "young", "incident", "gone", "holes", "older", "o'; <b>", "nothing", "long"}
     start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)
     for _, rows in told.groupby(level=0):
         assert list(rows["h"]) == list(pd.date_range(start, periods=48, freq="h"))
@@ -75,7 +81,7 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
     first = hour(next(i for i in range(MINUTES_FROM, DAYS * 24) if i % 24 == 23))
     origin = {(345.0, pd.Timestamp(first).tz_localize(None))}
     assert set(zip(steady["highest"], steady["highest_at"], strict=True)) == origin
-    assert set(steady["model"]) == {"naive-day"}
+    assert set(steady["model"]) == {"profile-day"}
     assert set(steady["seasons"]) == {10.0}
     record = steady[["bound_trials", "bound_missed", "bound_ahead_h"]]
     assert record.drop_duplicates().to_numpy().tolist() == [[1, 0, 48]]
@@ -94,12 +100,14 @@ def test_the_bound_is_of_the_finest_peaks_that_are_known(told):
 
 
 def test_odds_and_the_schedule_have_a_record(told):
+    long = told.loc["long"].iloc[0]
+    assert (long["odds_trials"], long["odds_missed"]) == (8, 0)
+    assert 0.0 < long["odds_day"] < long["odds_week"] < 0.1
+    assert (long["odds_week_trials"], long["weeks_tried"], long["weeks_missed"]) == (1, 2, 0)
+    # Ten days are one week and no week after it, and too few for odds.
     steady = told.loc["steady"].iloc[0]
-    assert (steady["odds_trials"], steady["odds_missed"]) == (9, 0)
-    assert 0.0 < steady["odds_day"] < steady["odds_week"] < 0.05
-    # Ten days are one week and no week after it.
-    assert (steady["odds_week_trials"], steady["weeks_tried"]) == (0, 0)
-    assert told.loc["young", ["odds_day", "odds_week"]].isna().all(axis=None)
+    assert (steady["odds_trials"], steady["odds_week_trials"], steady["weeks_tried"]) == (0, 0, 0)
+    assert told.loc[["steady", "young"], ["odds_day", "odds_week"]].isna().all(axis=None)
 
 
 def test_a_short_history_is_flagged_and_claims_no_accuracy(told):
@@ -125,6 +133,12 @@ def test_hours_that_are_missing_or_unknown_are_no_zeros(told):
 
 def test_a_service_of_which_no_demand_is_known_is_flagged(told):
     assert models.FLAG_EMPTY in told.loc["nothing", "flag"].iloc[0]
+
+
+def test_an_incident_that_is_excluded_is_in_no_forecast_or_bound(told):
+    incident = told.loc["incident"]
+    assert incident["p50"].max() == demand(23)
+    assert incident["peak_bound"].to_numpy() == pytest.approx(headroom_of(DAYS * 24) * demand(23))
 
 
 def test_an_empty_table_gives_an_empty_forecast(spark):

@@ -13,6 +13,7 @@ from spark.capacity.planning.peak_bound import (
     OWN_WEIGHT_DAYS,
     SPAN_DAYS,
     WEIGHT_DAYS,
+    basis,
     bound,
     by_hour,
     headroom_of,
@@ -27,28 +28,34 @@ from tests.examples import examples
 DAY, WEEK = 24, 168
 
 
-def test_the_bound_is_the_highest_peak_of_eight_weeks_and_its_headroom():
+def test_the_bound_is_the_peak_of_the_last_week_with_headroom_and_at_least_that_of_eight_weeks():
     peaks = np.ones(70 * DAY)
     peaks[-SPAN_DAYS * DAY - 1] = 90.0
     assert bound(peaks) == pytest.approx(A_WEEK.least)
     peaks[-SPAN_DAYS * DAY] = 50.0
+    assert (bound(peaks), basis(peaks)) == (50.0, (len(peaks) - SPAN_DAYS * DAY, 1.0))
+    assert bound(peaks, headroom=1.3) == pytest.approx(1.3 * 50.0)
+    # With its headroom the last week is above it.
+    peaks[-WEEK] = 45.0
+    assert bound(peaks) == pytest.approx(A_WEEK.least * 45.0)
+    assert basis(peaks) == (len(peaks) - WEEK, A_WEEK.least)
+    peaks[-WEEK:] = np.nan
     assert bound(peaks) == pytest.approx(A_WEEK.least * 50.0)
     assert bound(np.concatenate([peaks, np.full(60 * DAY, np.nan)])) == pytest.approx(A_WEEK.least * 90.0)
-    assert bound(peaks, headroom=1.3) == pytest.approx(1.3 * 50.0)
-    assert bound(np.full(5, np.nan)) == 0.0
+    assert (bound(np.full(5, np.nan)), basis(np.full(5, np.nan))) == (0.0, None)
 
 
 def test_the_headroom_falls_with_the_length_of_the_history():
     days = (0, 1, 7, 14, 21, 28, 56, 400)
     assert [headroom_of(day * DAY) for day in days] == pytest.approx(
-        [MOST_HEADROOM, MOST_HEADROOM, 1.8, 1.4, 1 + 0.8 / 3, 1.2, A_WEEK.least, A_WEEK.least]
+        [MOST_HEADROOM, MOST_HEADROOM, 1.6, 1.3, A_WEEK.least, A_WEEK.least, A_WEEK.least, A_WEEK.least]
     )
     # A day ahead it is lower.
     assert [headroom_of(day * DAY, horizon=DAY) for day in days] == pytest.approx(
-        [MOST_HEADROOM, MOST_HEADROOM, 1.4, 1.2, 1 + 0.4 / 3, 1.1, A_DAY.least, A_DAY.least]
+        [MOST_HEADROOM, MOST_HEADROOM, 1.6, 1.3, 1.2, A_DAY.least, A_DAY.least, A_DAY.least]
     )
     # A day of four steps, as of a series with one value each six hours.
-    assert headroom_of(14 * 4, 4) == pytest.approx(1.4)
+    assert headroom_of(14 * 4, 4) == pytest.approx(1.3)
 
 
 def test_an_hour_is_bounded_by_its_own_peaks_and_those_beside_it():
@@ -128,39 +135,43 @@ def test_whatever_the_history_the_bounds_are_in_order(peaks):
         assert bound(peaks) >= np.nanmax(peaks[-SPAN_DAYS * DAY :])
 
 
-def test_odds_are_those_of_as_long_a_history_and_fall_and_rise_with_its_days():
-    assert np.isnan(odds(np.ones(DAY - 1)).now)
-    prior = A_WEEK.day_priors[0][1]
-    assert odds(np.ones(DAY)).now == pytest.approx(prior)
-    flat = odds(np.ones(10 * DAY))
-    assert (flat.trials, flat.missed) == (9, 0)
-    assert flat.now == pytest.approx(prior * WEIGHT_DAYS / (WEIGHT_DAYS + 9))
-    assert prior > flat.said > flat.now
+def test_odds_begin_with_two_weeks_of_history_and_fall_and_rise_with_its_days():
+    assert np.isnan(odds(np.ones(2 * WEEK - 1)).now)
     prior = A_WEEK.day_priors[-1][1]
-    assert odds(np.ones(60 * DAY)).now == pytest.approx(prior * WEIGHT_DAYS / (WEIGHT_DAYS + 59))
+    assert odds(np.ones(2 * WEEK)).now == pytest.approx(prior)
+    flat = odds(np.ones(24 * DAY))
+    assert (flat.trials, flat.missed) == (10, 0)
+    assert flat.now == pytest.approx(prior * WEIGHT_DAYS / (WEIGHT_DAYS + 10))
+    assert prior > flat.said > flat.now
     # A day with twice the peak counts for the days after it.
     peaks = np.ones(60 * DAY)
     peaks[30 * DAY + 5] = 2.0
     risen = odds(peaks)
     assert risen.missed == 1
-    assert risen.now == pytest.approx((prior * WEIGHT_DAYS + 1) / (WEIGHT_DAYS + 59))
-    assert [day for day, (_, missed) in enumerate(past_odds(peaks), 1) if missed] == [30]
+    assert risen.now == pytest.approx((prior * WEIGHT_DAYS + 1) / (WEIGHT_DAYS + 46))
+    assert [day for day, (_, missed) in enumerate(past_odds(peaks), 14) if missed] == [30]
 
 
-def test_odds_of_a_week_ahead_need_a_week_and_count_by_weeks():
-    week_priors = A_WEEK.week_priors
-    assert week_priors is not None
-    assert np.isnan(odds(np.ones(WEEK - 1), days=7).now)
+def test_odds_of_the_bound_of_a_day_are_those_of_as_long_a_history():
+    for days, prior in ((15, A_DAY.day_priors[0][1]), (60, A_DAY.day_priors[-1][1])):
+        weight = WEIGHT_DAYS / (WEIGHT_DAYS + days - 14)
+        assert odds(np.ones(days * DAY), horizon=DAY).now == pytest.approx(prior * weight)
+
+
+def test_odds_of_a_week_ahead_count_by_weeks():
+    prior = A_WEEK.week_prior
+    assert prior is not None
+    assert np.isnan(odds(np.ones(2 * WEEK - 1), days=7).now)
     # A bound of a day says nothing of a week, and more of a day.
-    assert np.isnan(odds(np.ones(WEEK), days=7, horizon=DAY).now)
-    assert odds(np.ones(WEEK), horizon=DAY).now > odds(np.ones(WEEK)).now
-    assert odds(np.ones(WEEK), days=7).now == pytest.approx(week_priors[0][1])
+    assert np.isnan(odds(np.ones(2 * WEEK), days=7, horizon=DAY).now)
+    assert odds(np.ones(2 * WEEK), horizon=DAY).now > odds(np.ones(2 * WEEK)).now
+    assert odds(np.ones(2 * WEEK), days=7).now == pytest.approx(prior)
     peaks = np.ones(6 * WEEK)
     peaks[4 * WEEK + 5] = 2.0
     told = odds(peaks, days=7)
-    assert (told.trials, told.missed) == (5, 1)
+    assert (told.trials, told.missed) == (4, 1)
     weight = WEIGHT_DAYS / 7
-    assert told.now == pytest.approx((week_priors[0][1] * weight + 1) / (weight + 5))
+    assert told.now == pytest.approx((prior * weight + 1) / (weight + 4))
 
 
 def test_the_schedule_has_a_record_of_hours_and_of_weeks():
@@ -179,16 +190,16 @@ def test_the_schedule_has_a_record_of_hours_and_of_weeks():
 
 
 def test_a_headroom_of_its_own_has_odds_of_its_own():
-    peaks = np.ones(20 * DAY)
-    peaks[10 * DAY] = 1.7
+    peaks = np.ones(34 * DAY)
+    peaks[24 * DAY] = 1.7
     assert (odds(peaks).missed, odds(peaks, headroom=2.0).missed) == (1, 0)
     # No prior was measured for it: the service's own days soon count for more.
     own = odds(peaks, headroom=1.5)
-    assert own.now == pytest.approx((A_WEEK.day_priors[0][1] * OWN_WEIGHT_DAYS + 1) / (OWN_WEIGHT_DAYS + 19))
-    assert own.now > 2 * odds(peaks).now
+    assert own.now == pytest.approx((A_WEEK.day_priors[0][1] * OWN_WEIGHT_DAYS + 1) / (OWN_WEIGHT_DAYS + 20))
+    assert own.now > 1.5 * odds(peaks).now
 
 
 def test_unknown_days_have_no_odds():
-    peaks = np.ones(4 * DAY)
-    peaks[2 * DAY : 3 * DAY] = np.nan
-    assert odds(peaks).trials == 2
+    peaks = np.ones(18 * DAY)
+    peaks[16 * DAY : 17 * DAY] = np.nan
+    assert odds(peaks).trials == 3

@@ -72,23 +72,26 @@ def test_a_pattern_without_a_service_is_an_error_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("growth = 0\n", r"line 1: growth is a number above 0"),
+        ("growth = 0\n", r"line 1: growth must be a number above 0, not 0$"),
         ("\ngrwth = 1\n", r"line 2: there is no key grwth: known are growth, \[\[policy\]\]"),
-        ("[policy]\ntarget = 0.8\n", r"\[\[policy\]\] is a table with two brackets"),
+        ("[policy]\ntarget = 0.8\n", r"\[\[policy\]\] must be a table with two brackets"),
         (
             "[[policy]]\ntarget = 0.8\n[[policy]]\n\ntarget = 1.5\n",
-            "line 5: target is a number above 0 and at most 1, not 1.5",
+            "line 5: target must be a number above 0 and at most 1, not 1.5",
         ),
         ("[[policy]]\nhead_room = 1\n", r"line 2: \[\[policy\]\] has no key head_room: known are services, headroom"),
-        ("[[policy]]\nspares = true\n", "line 2: spares is a whole number"),
-        ("[[policy]]\nheadroom = nan\n", "line 2: headroom is a number of 1 or more"),
+        ("[[policy]]\nspares = true\n", "line 2: spares must be a whole number from 0 to 1000000, not true"),
+        ("[[policy]]\nheadroom = nan\n", "line 2: headroom must be a number of 1 or more, not nan"),
         ("[[policy]]\nmin = 5\nmax = 4\n", "line 3: max is less than min"),
         (
             "[[event]]\nfrom = 2026-01-01T00:00:00Z\nto = 2026-01-02T00:00:00Z\n",
             r"line 1: \[\[event\]\] needs the key factor",
         ),
         ("[[exclude]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-02T00:00:00Z\n", "line 3: .* ends before it begins"),
-        ("[[exclude]]\nfrom = 2026-01-02\nto = 2026-01-03\n", "line 2: from is a date with a time"),
+        (
+            "[[exclude]]\nfrom = 2026-01-02\nto = 2026-01-03\n",
+            "line 2: from must be a date with a time, such as 2026-12-24T18:00:00Z, not 2026-01-02",
+        ),
         ("growth = \n", r"plan\.toml is no TOML: .*line 1"),
     ],
 )

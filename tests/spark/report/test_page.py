@@ -368,7 +368,7 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
         "Providers now8",
         "Needed in the horizon11",
         "bound at the target utilisation, and 2 to spare",
-        "(MASE) was 0.81, that of the seasonal naive 1.02",
+        "(MASE) was 0.81, that of the seasonal naive model 1.02",
         "p95 held in 93 % of the hours",
         "was missed: 1 of 12, a week ahead; 95 %: at most 34 %",
         "1.31 times the peak",
@@ -429,7 +429,7 @@ def test_a_failure_that_overloads_is_said():
 
 def test_the_policy_stands_with_its_limit():
     own = section(parsed(render({"gold_plan": [plan("a", full_load=100.0, providers_most=20)]})), "Service a")
-    assert "highest peak x 1.3; at most 70 % of the full load of 100, and 2 spares; at least 1, at most 20" in text(own)
+    assert "peak x 1.3; at most 70 % of the full load of 100, and 2 spares; at least 1, at most 20" in text(own)
     assert "Limit of the providers now420 (load)" in text(own)
 
 
@@ -475,9 +475,11 @@ def test_one_service_has_and_several_have(names, said):
 
 
 def test_each_number_of_a_plan_opens_to_its_inputs():
-    tables = {"gold_plan": [plan("a", full_load=50.0)], "gold_forecast": forecast("a")}
+    tables = {"gold_plan": [plan("a", full_load=50.0, highest=400.0)], "gold_forecast": forecast("a")}
     told = text(section(parsed(render(tables)), "Service a"))
-    assert "460 (load) 200 x 1.3 x 1.77 (the forecast, growth or an event): the highest minute" in told
+    assert "460 (load) 400 x 1.15: the minute" in told
+    grown = tables | {"gold_plan": [plan("a", peak_bound=690.0, highest=400.0)]}
+    assert "690 (load) 400 x 1.15 x 1.5 (growth or an event):" in text(section(parsed(render(grown)), "Service a"))
     assert "came on Saturday, 2026-05-30, at 18 h UTC" in told
     # 460 / (50 x 70 %) are 14, and two.
     assert "11 the largest of 16 (peak bound at 70% load + 2 spare), 1 (at least 1)" in told

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.capacity.report.sending import send_report
+from spark.capacity.report.files import send_report
 from spark.capacity.tables.object_store import ObjectFolder, file_system, listing
 
 pytestmark = pytest.mark.long

@@ -6,16 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.capacity.rollup.clock_jumps import (
-    MOST,
-    SILVER_SET_BACK,
-    Run,
-    SetBack,
-    rows,
-    sentences,
-    set_back,
-)
+from spark.capacity.rollup.clock_jumps import MOST, Run, SetBack, rows, sentences, set_back
 from spark.capacity.rollup.date_rollup import look
+from spark.capacity.tables.schema import SILVER_SET_BACK
 from spark.capacity.tables.store import Tables
 from spark.capacity.tables.time_windows import SECOND, SET_BACK
 from tests.spark.farm import DAY, Start, bronze, clock, rolled

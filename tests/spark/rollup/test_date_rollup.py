@@ -8,11 +8,16 @@ import pytest
 from spark.capacity.ingest import sorted_files
 from spark.capacity.ingest.loss import frame
 from spark.capacity.rollup import date_rollup, partitioning
-from spark.capacity.rollup.broker_presence import SILVER_SIGNS
 from spark.capacity.rollup.date_rollup import Made, rollup
-from spark.capacity.rollup.end_state import SILVER_CARRY
 from spark.capacity.rollup.lost_time import Missing
-from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, BRONZE_RUNS, SILVER_PROVIDER_5M
+from spark.capacity.tables.schema import (
+    BRONZE_PAIRS,
+    BRONZE_RECORDS,
+    BRONZE_RUNS,
+    SILVER_CARRY,
+    SILVER_PROVIDER_5M,
+    SILVER_SIGNS,
+)
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import DAY, Start, bronze, by_window, clock, every, rolled
 

@@ -6,7 +6,8 @@ import pytest
 
 from spark.capacity.service.demand import LOOKBACK, MEASURES, service_load
 from spark.capacity.service.pools import find_pools, of_members, planned, planned_rows, shared
-from spark.capacity.tables.schema import GOLD_POOL_1H, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, arrow_schema
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import GOLD_POOL_1H, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import DAY, Start, as_rows, clock, each, every, put_dates, rolled
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from spark.capacity.tables import document, lake, snapshots
+from spark.capacity.tables import lake, snapshots
+from spark.capacity.tables.columns import COLUMNS, arrow_schema
 from spark.capacity.tables.lake import publish
-from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS, Table, arrow_schema
+from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS, Table
 from spark.capacity.tables.store import Tables
 from tests.patience import PATIENCE
 from tests.spark.farm import put_dates
@@ -175,8 +175,7 @@ def test_files_of_a_run_that_was_cut_off_are_deleted_after_a_week(tables: Tables
 
 def test_a_table_of_another_schema_is_begun_again_in_its_place(tables: Tables) -> None:
     balanced(tables, 1)
-    schema = StructType(GOLD_BALANCE_DAY.schema.fields[:-1])
-    older = Table("gold_balance_day", schema, dated=True)
+    older = Table("gold_balance_day", "", GOLD_BALANCE_DAY.names.rpartition(" ")[0], dated=True)
     assert publish(tables, "r1", (older,)) == {"gold_balance_day": 0}
     assert publish(tables, "r2", ONLY) == {"gold_balance_day": 1}
     now = DeltaTable(place(tables))
@@ -201,13 +200,13 @@ def test_tables_of_an_earlier_version_with_other_descriptions_are_published(
 ) -> None:
     with monkeypatch.context() as earlier:
         for column in ("name", "cov"):
-            earlier.setitem(document.MEANINGS, column, ("", "as an earlier version described it"))
+            earlier.setitem(COLUMNS, column, (COLUMNS[column][0], "", "as an earlier version described it"))
         balanced(tables, 1)
         publish(tables, "r1", ONLY)
     balanced(tables, 2)
     assert publish(tables, "r2", ONLY) == {"gold_balance_day": 1}
     fields = {field.name: field.metadata["comment"] for field in DeltaTable(place(tables)).schema().fields}
-    assert fields["cov"] == document.MEANINGS["cov"][1]
+    assert fields["cov"] == COLUMNS["cov"][2]
     told = snapshots.last(tables.out / "lake")
     assert told is not None
     assert told.run == "r2"

@@ -9,15 +9,8 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.tables.schema import (
-    BRONZE_RECORDS,
-    GOLD_BALANCE_DAY,
-    GOLD_FORECAST,
-    LEDGER,
-    LOSS,
-    TABLES,
-    arrow_schema,
-)
+from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_BALANCE_DAY, GOLD_FORECAST, LEDGER, LOSS, TABLES
 from spark.capacity.tables.store import OutError, State, Tables
 from tests.spark.farm import put_dates
 
@@ -149,6 +142,6 @@ def test_a_column_that_an_older_file_lacks_is_null(tables: Tables) -> None:
 
 
 def test_every_table_with_a_date_is_dated_but_the_small_one_of_runs() -> None:
-    assert {name for name, table in TABLES.items() if table.dated} == {
-        name for name, table in TABLES.items() if "date" in table.schema.names and name != "bronze_runs"
+    assert {table.name for table in TABLES if table.dated} == {
+        table.name for table in TABLES if "date" in table.schema.names and table.name != "bronze_runs"
     }

@@ -6,10 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, listing, send
-from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS
+from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS, TABLES
 from spark.capacity.tables.snapshots import last
 from spark.capacity.tables.store import LAYOUT, LOG, OutError, State, Tables
 from spark.capacity.tables.working_copy import LAKE, Mark, fill, goes_on_from, read_mark, refresh
@@ -177,12 +176,12 @@ def test_files_of_a_run_that_was_cut_off_are_sent_again_or_used(bucket: ObjectFo
 
 def test_all_tables_that_runs_work_on_are_published(bucket: ObjectFolder, tmp_path: Path) -> None:
     first = working(tmp_path / "a", bucket, filled=False)
-    for table in WORKED_ON:
+    for table in TABLES:
         if table.dated:
             put_dates(first, table, [{"date": FIRST}])
         else:
             first.put(table, pd.DataFrame({name: [None] for name in table.schema.names}))
-    assert publish(first, "r1", origin=bucket).keys() == {table.name for table in WORKED_ON}
+    assert publish(first, "r1", origin=bucket).keys() == {table.name for table in TABLES}
     assert files(working(tmp_path / "b", bucket, filled=True)) == files(first)
 
 
