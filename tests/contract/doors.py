@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +23,11 @@ from websockets.sync.client import connect
 from broker.access import users_document
 from broker.access.passwords import MIN_ITERATIONS, of
 from tests.access.users import put
+from tests.config.certificates import certificate
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon, Peer
+from tests.integration.mc0_clients import Clients, Keys, brokerkeys
 from tests.integration.mtl_peers import Peers, ends_in_order, peers_of
 from tests.patience import PATIENCE
 
@@ -105,10 +108,10 @@ class House:
 
 
 @contextmanager
-def open_house(directory: Path, users: str = USERS, more: str = "") -> Iterator[House]:
+def open_house(directory: Path, users: str = USERS, more: str = "", config: str = CONFIG) -> Iterator[House]:
     """Run the daemon, with ``more`` sections, which must have no defect in the end."""
     put(directory / "users.toml", users)
-    (directory / "x.toml").write_text(CONFIG + more)
+    (directory / "x.toml").write_text(config + more)
     with Daemon(directory, "--config", "x.toml") as daemon:
         with peers_of(daemon) as mtl:
             daemon.port("coded")
@@ -249,6 +252,124 @@ NAMED: dict[str, Door] = {
 
 DOORS: dict[str, Door] = {**NAMED, "coded": coded}
 """All doors with a secret that can be guessed."""
+
+# by certificates and keys
+
+SECRETS = ("broker", "ann", "stranger")
+"""Names of pairs of CURVE keys. The user ann has the second one."""
+
+
+@contextmanager
+def open_keyed_house(directory: Path) -> Iterator[House]:
+    """Run a daemon where users log in by client certificates and CURVE keys, beside a listener with passwords."""
+    for name in SECRETS:
+        brokerkeys("new", name, "--dir", directory / "keys")
+    authority = certificate(directory, "authority", days=100)
+    for name in SECRETS:
+        certificate(directory, name, issuer=authority)
+    files = ":".join(f"{key}={directory / name}" for key, name in _TLS_FILES.items())
+    tls = f"tls:0:{files}:interface=127.0.0.1"
+    config = f"""\
+{listener("main")}{listener("tls", endpoint=tls)}{listener("main", endpoint=tls, of="director")}[director]
+enabled = true
+[console]
+endpoint = "{tls}"
+[http]
+endpoint = "{tls}"
+[access]
+file = "users.toml"
+[dbp]
+enabled = false
+[mc0]
+endpoint = "tcp://127.0.0.1:0"
+secret_key_file = "keys/broker.private"
+[mtl]
+endpoint = "tcp://127.0.0.1:0"
+secret_key_file = "keys/broker.private"
+"""
+    ann = f'certificates = ["ann"]\nkeys = ["{_curve_keys(directory, "ann").public.decode()}"]\n'
+    put(directory / "users.toml", USERS.replace('name = "ann"\n', f'name = "ann"\n{ann}', 1))
+    file = directory / "x.toml"
+    file.write_text(config)
+    with Daemon(directory, "--config", str(file)) as daemon:
+        with peers_of(daemon) as mtl:
+            yield House(daemon, mtl)
+        ends_in_order(daemon)
+
+
+_TLS_FILES = {"certificate": "broker.cert.pem", "key": "broker.key.pem", "ca": "authority.cert.pem"}
+
+
+def _curve_keys(directory: Path, name: str) -> Keys:
+    files = (f"{name}.public", f"{name}.private", "broker.public")
+    return Keys(*((directory / "keys" / file).read_bytes().strip() for file in files))
+
+
+def _tls(house: House, line: str, name: str, source: str, sent: bytes, wanted: bytes) -> str:
+    """The result of a request over TLS: `IN` if the answer has that piece."""
+    directory = house.daemon.directory
+    context = ssl.create_default_context(cafile=str(directory / _TLS_FILES["ca"]))
+    context.check_hostname = False
+    context.load_cert_chain(directory / f"{name}.cert.pem", directory / f"{name}.key.pem")
+    port = int(house.daemon.wait_for(line).group(1))
+    plain = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
+    with context.wrap_socket(plain) as stream:
+        stream.sendall(sent)
+        got = b""
+        while wanted not in got:
+            piece = stream.recv(65_536)
+            got += piece
+            if not piece or b'"error"' in got or b"error: " in got or b" 401 " in got:
+                return got.decode()
+    return IN
+
+
+def _auth_and_ping(role: str) -> bytes:
+    return b"".join(json.dumps({"to": role, "op": op}).encode() + b"\n\n" for op in ("auth", "ping"))
+
+
+def elko_certificate(house: House, user: str, secret: str, source: str) -> str:
+    """Elko over TLS."""
+    return _tls(house, r"elko listener 'tls' on \S+:(\d+) ", user, source, _auth_and_ping("client"), b'"pong"')
+
+
+def director_certificate(house: House, user: str, secret: str, source: str) -> str:
+    """The Elko Director over TLS."""
+    return _tls(house, r"director listener 'main' on \S+:(\d+) ", user, source, _auth_and_ping("director"), b'"pong"')
+
+
+def console_certificate(house: House, user: str, secret: str, source: str) -> str:
+    """The console over TLS."""
+    return _tls(house, r"console on \S+:(\d+)", user, source, b"version\r\nquit\r\n", b"elkobroker 0")
+
+
+def http_certificate(house: House, user: str, secret: str, source: str) -> str:
+    """HTTP over TLS."""
+    request = b"GET /v1/services HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    return _tls(house, r"http on \S+:(\d+) \(", user, source, request, b" 200 OK")
+
+
+def mc0_key(house: House, user: str, secret: str, source: str) -> str:
+    """mc0 over CURVE."""
+    return _curve(house, f"tcp://127.0.0.1:{house.daemon.mc0_port()}", user, source)
+
+
+def mtl_key(house: House, user: str, secret: str, source: str) -> str:
+    """MTL over CURVE."""
+    return _curve(house, house.mtl.address, user, source)
+
+
+def _curve(house: House, address: str, name: str, source: str) -> str:
+    with Clients(address.replace("://", f"://{source}:0;")) as clients:
+        client = clients.new(keys=_curve_keys(house.daemon.directory, name))
+        return IN if client.is_let_in() else "refused"
+
+
+KEYED: dict[str, Door] = {
+    each.__name__: each
+    for each in (elko_certificate, director_certificate, console_certificate, http_certificate, mc0_key, mtl_key)
+}
+"""The doors of `open_keyed_house` where a certificate or key is a user, by name. They take no secret."""
 
 TOKENS = ("elko", "websocket", "long_poll", "rtcp", "director", "console", "basic")
 """Those that take a token, too."""

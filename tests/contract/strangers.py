@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -95,9 +96,7 @@ def register(daemon: Daemon, services: int) -> list[socket.socket]:
         sock.sendall(dealer(0) + message(b"", b"UwU", b"1795246621.0", json.dumps(about).encode()))
         kept.append(sock)
     for sock in kept:
-        answer = b""
-        while b"OwO" not in answer:
-            answer += sock.recv(WRITE)
+        answered(sock, b"", b"OwO")
     offered = [{"service": "many", "protocol": "tcp", "hostport": f"h{number}:1"} for number in range(services)]
     peer = socket.create_connection(("127.0.0.1", port(daemon, "elko")), PATIENCE)
     peer.sendall(
@@ -227,6 +226,10 @@ def _queues(number: int, size: Size) -> Iterator[bytes]:
     yield from _contents(attrs.evolve(size, sent=size.sent // 20), 10, lambda sequence: f"{name}.{sequence}", {})
 
 
+def _delayed(number: int, size: Size) -> Iterator[bytes]:
+    yield from _contents(size, 1_000, lambda _: f"delayed{number}", {"delay": 86_400_000})
+
+
 def _retained(number: int, size: Size) -> Iterator[bytes]:
     yield from _contents(size, 10_000, lambda sequence: f"retained{number}.{sequence}", {"retain": True})
 
@@ -254,6 +257,21 @@ def _topics(number: int, size: Size) -> Iterator[bytes]:
     name = f"{number}".rjust(200, "t")
     for topic in range(min(1_000, size.sent // 400)):
         yield message(b"", b"SUB", b"ID", b"1", b"", f"{name}.{topic}".encode())
+
+
+def _last_values(number: int, size: Size) -> Iterator[bytes]:
+    """Messages that become the last values of topics with the longest names."""
+    yield dealer(number + 1)
+    name = f"{number}".rjust(4_000, "t")
+    for topic in range(size.sent // 4_000):
+        yield message(b"", b"PUT", b"TOPIC", f"{name}.{topic}".encode(), b"", b"x")
+
+
+def _logs(number: int, size: Size) -> Iterator[bytes]:
+    """Messages of a log whose bodies have as many objects of JSON as possible."""
+    yield dealer(number + 1)
+    body = b'{"a":[' + b"[]," * 2_700 + b"[]]}"
+    yield from _many(message(b"", b"PUT", b"TOPIC", b"log.stranger", b"", body), size)
 
 
 def _finds(number: int, size: Size) -> Iterator[bytes]:
@@ -289,6 +307,15 @@ def _short_puts(number: int, size: Size) -> Iterator[bytes]:
     body = b'{"hostport": "h:1", "ttl": 86400}'
     for each in range(max(1, size.sent // 1_000)):
         head = f"PUT /v1/services/stranger/{number}.{each} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        yield f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body
+
+
+def _acts(action: str, on: str, number: int, size: Size) -> Iterator[bytes]:
+    """Messages for queues or topics, of which most find no room when the first ones have filled the share of the
+    address."""
+    for each in range(max(1, size.sent // 100_000)):
+        body = json.dumps({on: f"s{number}.{each}", "text": "x" * 100_000}).encode()
+        head = f"POST /v1/actions/{action} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
         yield f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body
 
 
@@ -460,10 +487,13 @@ ATTACKS = {
     "mc0-frame": Attack("mc0", _long_frame),
     "mc0-frames": Attack("mc0", _short_frames),
     "mtl-frame": Attack("mtl", _long_frame),
+    "mc0-last-values": Attack("mc0", _last_values),
+    "mc0-logs": Attack("mc0", _logs),
     "mtl-frames": Attack("mtl", _short_frames),
     "mtl-pings": Attack("mtl", _pings),
     "mtl-queued": Attack("mtl-data", _queued, ("queue", "Writer")),
     "mtl-queued-small": Attack("mtl-data", _queued_small, ("queue", "Writer")),
+    "mtl-delayed": Attack("mtl-data", _delayed, ("queue", "Writer")),
     "mtl-queues": Attack("mtl-data", _queues, ("queue", "Writer")),
     "mtl-retained": Attack("mtl-data", _retained, ("topic", "Writer")),
     "mtl-requests": Attack("mtl-data", _service_requests, ("service", "Writer")),
@@ -495,6 +525,8 @@ ATTACKS = {
     "http-listings": Attack("http", _listings),
     "http-services": Attack("http", _puts),
     "http-short-services": Attack("http", _short_puts),
+    "http-queue-puts": Attack("http", partial(_acts, "queue-put", "queue")),
+    "http-last-values": Attack("http", partial(_acts, "publish", "topic")),
     "http-events": Attack("http", _events),
     "dns-queries": Attack("dns", _queries),
     "dns-query": Attack("dns", _query),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.core.hostports import check_hostport, hostport_remark
+from broker.core.hostports import MAX_REMARKS, check_hostport, hostport_remark
 from broker.operate.broker_tables import service_row
 from broker.rest.problem import Problem
+from broker.wires.elko.sessions.authentication import Policy
 from tests.contract.wires import WIRES
-from tests.wires.recording import ElkoFarm
+from tests.wires.dbp.recording import DbpFarm
+from tests.wires.http.recording import HttpFarm
+from tests.wires.recording import ElkoFarm, desc
 
 OFFERING = [name for name in WIRES if name != "mc0"]
 """The wires that offer services."""
@@ -76,3 +80,55 @@ def test_each_wire_accepts_and_marks_it(wire: str) -> None:
     WIRES[wire](farm).provider("provider").offer("bank", "169.254.1.1:80")
     [service] = farm.registry.find("bank", "tcp")
     assert "link-local" in str(service_row(farm.registry, service).get("remark"))
+
+
+def _elko_says(farm: ElkoFarm, hostport: str, address: str) -> list[str]:
+    client = farm.client("server", address=f"{address}:40001")
+    told = client.ask("client", "willserve", services=[desc("bank", hostport)])
+    return [remark for each in told for remark in each["msg"].removeprefix("willserve: ").split("; ")]
+
+
+def _dbp_says(farm: ElkoFarm, hostport: str, address: str) -> list[str]:
+    host, _, port = hostport.rpartition(":")
+    [answer] = DbpFarm(registry=farm.registry).dealer(address).register("bank", ip=host, port=int(port))
+    return list(json.loads(answer[2]).get("warnings", ()))
+
+
+def _http_says(farm: ElkoFarm, hostport: str, address: str) -> list[str]:
+    return list(HttpFarm(farm).put("bank", "1", hostport, address).json.get("warnings", ()))
+
+
+SAYING = {"elko": _elko_says, "dbp": _dbp_says, "http": _http_says}
+"""The remarks of the broker on an offer, by the wire: a Confirm of MTL has no place for them."""
+
+
+@pytest.mark.parametrize("wire", SAYING)
+def test_the_peer_that_registers_it_is_sent_the_remark(wire: str) -> None:
+    says = SAYING[wire]
+    reason = "it is a link-local address: clients behind a router do not reach it"
+    assert says(ElkoFarm(), "169.254.1.1:80", "192.0.2.1") == [f"hostport '169.254.1.1:80': {reason}"]
+    assert says(ElkoFarm(), "bank.example.com:80", "192.0.2.1") == []
+    # DBP replaces a loopback address of a peer on another host.
+    assert len(says(ElkoFarm(), "127.0.0.1:80", "192.0.2.1")) == (wire != "dbp")
+    # HTTP has a member of the answer for it, and says it to each peer.
+    assert len(says(ElkoFarm(), "127.0.0.1:80", "127.0.0.1")) == (wire == "http")
+
+
+def test_remarks_on_one_offer_are_bounded_and_are_sent_together() -> None:
+    farm = ElkoFarm()
+    offered = [desc(f"bank-{number}", f"169.254.1.{number}:80") for number in range(200)]
+    [told] = farm.client("server").ask("client", "willserve", services=offered)
+    assert told["msg"].startswith("willserve: hostport '169.254.1.0:80': it is a link-local address")
+    assert told["msg"].count("link-local") == MAX_REMARKS
+    assert told["msg"].endswith(" more")
+    assert len(farm.registry.services()) >= 200
+
+
+def test_an_address_that_is_refused_has_no_remark_besides() -> None:
+    [told] = ElkoFarm().client("server").ask("client", "willserve", services=[desc("bank", "not a host port")])
+    assert told["msg"] == "willserve: hostport 'not a host port' has white space or a control character"
+
+
+def test_a_listener_without_diagnostics_sends_no_remarks() -> None:
+    client = ElkoFarm().client("server", policy=Policy(diagnostics=False))
+    assert client.ask("client", "willserve", services=[desc("bank", "169.254.1.1:80")]) == []

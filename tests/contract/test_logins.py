@@ -15,7 +15,7 @@ import pytest
 from broker.access.logins import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
 from broker.brokerctl.answers import Exit
 from tests.brokerctl.server import ctl
-from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
+from tests.contract.doors import CODE, DOORS, IN, KEYED, NAMED, TOKEN, TOKENS, Door, House, open_house, open_keyed_house
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.daemon import Peer
 from tests.integration.http_api import ask
@@ -238,6 +238,27 @@ def test_a_token_is_never_refused_for_guesses_of_passwords_or_tokens(house: Hous
     for _ in range(2 * GUESSES):
         assert not is_refused(door(house, "", TOKEN[:-1] + "!", source))
     assert door(house, "", TOKEN, source) == IN
+
+
+@pytest.fixture(scope="module")
+def keyed_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with open_keyed_house(tmp_path_factory.mktemp("keyed")) as house:
+        yield house
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_key_or_certificate_is_never_refused_for_guesses_of_its_address(keyed_house: House, name: str) -> None:
+    source, door = keyed_house.source(), KEYED[name]
+    assert door(keyed_house, "stranger", "", source) != IN
+    end = time.monotonic() + PATIENCE
+    while True:
+        for number in range(2 * ADDRESS_GUESSES):
+            DOORS["elko"](keyed_house, f"nobody-{number}", "guess", source)
+        exhaust(keyed_house, DOORS["elko"], source)
+        assert door(keyed_house, "ann", "", source) == IN
+        if is_refused(DOORS["elko"](keyed_house, "ann", "guess", source)):
+            return
+        assert time.monotonic() < end
 
 
 def test_open_sessions_are_not_touched_by_guesses(house: House) -> None:

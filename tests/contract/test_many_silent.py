@@ -11,6 +11,8 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
+from broker.app.health_checks import silence_of
+from broker.config.checks_settings import Checks
 from broker.core.checks.check_rules import Outcome, Question
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
@@ -241,8 +243,11 @@ def test_they_come_last_in_finds(network: Network) -> None:
     assert (len(found), found[0]) == (PEERS + 1, other)
 
 
-def test_after_five_leases_they_go_in_any_case(wire: Wire) -> None:
-    pass_leases(wire, 4.5)
+@pytest.mark.parametrize("ttls", [5, 2])
+def test_after_a_number_of_leases_they_go_in_any_case(wire: Wire, network: Network, ttls: int) -> None:
+    assert network.made is not None
+    network.made.settings = silence_of(Checks(silent_ttls=ttls))
+    pass_leases(wire, ttls - 0.5)
     assert places(wire) == PEERS
     pass_leases(wire, 1)
     assert places(wire) == 0

@@ -30,6 +30,9 @@ PLACES = 20
 HOSTILE = 60
 """Hostile peers, three for each place."""
 
+CROWD = 1_000
+"""Hostile peers that come faster than they give way: accept queues have room for some of them."""
+
 CONFIG = f"""
 [console]
 endpoint = "{TCP}"
@@ -98,22 +101,29 @@ ATTACKED = {
 """Doors whose places are taken by connections, or by sessions."""
 
 
-def _attack(daemon: Daemon, name: str, stack: ExitStack) -> None:
+def _attack(daemon: Daemon, name: str, stack: ExitStack, peers: int = HOSTILE) -> None:
     """Take all places, several times over, and keep them."""
     door = ATTACKED[name]
     before = counters(daemon)[f"{door.wire}_accept.displaced"]
-    for _ in range(HOSTILE if name != "console" else HOSTILE + LIMITS.connections):
+    for _ in range(peers if name != "console" else peers + LIMITS.connections):
         hostile = stack.enter_context(connected(door.port(daemon)))
         if door.sends:
             hostile.sendall(door.sends)
     until(lambda: counters(daemon)[f"{door.wire}_accept.displaced"] > before)
 
 
-@pytest.mark.parametrize("name", ATTACKED)
-def test_a_newcomer_is_served_beside_hostile_peers_that_take_all_places(daemon: Daemon, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "peers"),
+    [
+        *((name, HOSTILE) for name in ATTACKED if name != "dns"),
+        ("dns", CROWD),
+        *(pytest.param(name, CROWD, marks=pytest.mark.long) for name in ATTACKED if name != "dns"),
+    ],
+)
+def test_a_newcomer_is_served_beside_hostile_peers_that_take_all_places(daemon: Daemon, name: str, peers: int) -> None:
     door = ATTACKED[name]
     with ExitStack() as stack:
-        _attack(daemon, name, stack)
+        _attack(daemon, name, stack, peers)
         for _ in range(5):
             door.honest(daemon, door.port(daemon))
 

@@ -27,7 +27,9 @@ from tests.wires.recording import Client, ElkoFarm, desc
 class Offering(Protocol):
     """A server that offers services."""
 
-    def offer(self, name: str, hostport: str) -> None: ...
+    def offer(self, name: str, hostport: str, **labels: object) -> None:
+        """Offer a service, with a zone, tags and meta."""
+
     def withdraw(self, name: str) -> None: ...
     def load(self, load: float, **details: object) -> None:
         """Report a load, with members of `broker.core.model.LoadDetails`."""
@@ -47,6 +49,9 @@ class Seeking(Protocol):
 
     def find(self, name: str) -> list[str]:
         """The present hostports of that service, in the order of the offers."""
+
+    def described(self, name: str) -> dict[str, object]:
+        """The members of the description of the only service of that name."""
 
     def wait(self, name: str, seconds: int) -> None:
         """Wait for that service."""
@@ -88,8 +93,8 @@ class _ElkoOffering:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def offer(self, name: str, hostport: str) -> None:
-        self._client.offer(desc(name, hostport))
+    def offer(self, name: str, hostport: str, **labels: object) -> None:
+        self._client.offer(desc(name, hostport, **labels))
 
     def withdraw(self, name: str) -> None:
         self._client.say("client", "wontserve", services=[name])
@@ -117,6 +122,11 @@ class _ElkoSeeking:
 
     def find(self, name: str) -> list[str]:
         return _hostports(self._client.find(name))
+
+    def described(self, name: str) -> dict[str, object]:
+        [answer] = self._client.find(name)
+        [found] = answer["desc"]
+        return dict(found)
 
     def wait(self, name: str, seconds: int) -> None:
         self._client.say("client", "find", service=name, wait=seconds)
@@ -158,6 +168,9 @@ class _Mc0Seeking:
         self._peer = peer
 
     def find(self, name: str) -> NoReturn:
+        _no_questions()
+
+    def described(self, name: str) -> NoReturn:
         _no_questions()
 
     def wait(self, name: str, seconds: int) -> NoReturn:
@@ -206,11 +219,11 @@ class _DbpOffering:
         self._peer = farm.dealer().registered(label)
         self._offered: dict[str, DbpPeer] = {}
 
-    def offer(self, name: str, hostport: str) -> None:
+    def offer(self, name: str, hostport: str, **labels: object) -> None:
         if name in self._offered:
             pytest.skip("in DBP a name is one service: who registers it again takes its own place")
         host, _, port = hostport.rpartition(":")
-        self._offered[name] = self._farm.dealer().registered(name, ip=host, port=int(port), heartbeat=1)
+        self._offered[name] = self._farm.dealer().registered(name, ip=host, port=int(port), heartbeat=1, **labels)
 
     def withdraw(self, name: str) -> None:
         self._offered.pop(name).send("</3", T)
@@ -241,6 +254,9 @@ class _DbpSeeking:
         if "Error" in listed:
             return []
         return [_place(each) for each in listed[name].get("providers", [listed[name]])]
+
+    def described(self, name: str) -> dict[str, object]:
+        return dict(self._peer.find(name)[name])
 
     def wait(self, name: str, seconds: int) -> NoReturn:
         pytest.skip("DBP has no request that waits: it is answered at once")
@@ -296,11 +312,11 @@ class _MtlOffering:
         put(peer, self._sequence, resource, body, **says)
         assert peer.take() == confirmed(self._sequence)
 
-    def offer(self, name: str, hostport: str) -> None:
+    def offer(self, name: str, hostport: str, **labels: object) -> None:
         taken = [peer for offered, peer in self._offered if offered == name]
         peer = self._flow() if self._first in taken else self._first
         self._offered.append((name, peer))
-        self._put(peer, f"service/{name}", desc(name, hostport), type="offer")
+        self._put(peer, f"service/{name}", desc(name, hostport, **labels), type="offer")
 
     def withdraw(self, name: str) -> None:
         for offered, peer in self._offered:
@@ -348,6 +364,10 @@ class _MtlSeeking:
             pytest.skip("in MTL a service of one provider is one entry: that which was offered last")
         return [entry.json["hostport"] for entry in entries]
 
+    def described(self, name: str) -> dict[str, object]:
+        [entry] = self._snapshot(f"service/{name}")
+        return dict(entry.json)
+
     def wait(self, name: str, seconds: int) -> NoReturn:
         pytest.skip("MTL has no request that waits: who waits for a service summons it, as long as it likes")
 
@@ -393,6 +413,9 @@ class _DnsSeeking:
         assert (code(found) == "NXDOMAIN") is (not places)
         return places
 
+    def described(self, name: str) -> NoReturn:
+        pytest.skip("DNS shows the address of a service, its label and its protocol")
+
     def wait(self, name: str, seconds: int) -> NoReturn:
         pytest.skip("DNS has no question that waits: it is answered at once")
 
@@ -429,9 +452,9 @@ class _HttpOffering:
         # An instance with the load: without one there is no provider. It outlives `die`.
         assert farm.put("provider", "main", "h:0", ttl=3_600).status == 201
 
-    def offer(self, name: str, hostport: str) -> None:
+    def offer(self, name: str, hostport: str, **labels: object) -> None:
         instance = str(len(self._offered))
-        assert self._farm.put(name, instance, hostport, ttl=1).status == 201
+        assert self._farm.put(name, instance, hostport, "192.0.2.7", "", ttl=1, **labels).status == 201
         self._offered.append((name, instance))
 
     def withdraw(self, name: str) -> None:
@@ -462,6 +485,10 @@ class _HttpSeeking:
 
     def find(self, name: str) -> list[str]:
         return self._farm.find(name)
+
+    def described(self, name: str) -> dict[str, object]:
+        [found] = self._farm.ask("GET", f"/v1/services/{name}").json["services"]
+        return dict(found)
 
     def wait(self, name: str, seconds: int) -> None:
         self._waiting = self._farm.ask("GET", f"/v1/services/{name}", query={"wait": str(seconds)})

@@ -157,13 +157,6 @@ def result_of(sent: Sequence[bytes]) -> Message | Malformed:
         return malformed
 
 
-def plain(result: Message | Malformed) -> object:
-    """The comparable part."""
-    if isinstance(result, Malformed):
-        return type(result), result.reason, result.text, result.op, result.id, vars(result)
-    return result
-
-
 def is_name(data: bytes) -> bool:
     try:
         data.decode()

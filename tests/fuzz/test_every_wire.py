@@ -7,11 +7,17 @@ peer of the wire is served afterwards as if nothing had been.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core.model import PublishedHeaders
+from broker.core.store import Store
+from broker.core.value_recorder import ValueRecorder
+from broker.operate.collected_log import CollectedLog
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
@@ -19,10 +25,12 @@ from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl
 from tests.recording.logs import nothing_fails
-from tests.wires.dbp.recording import DbpFarm
+from tests.threads import immediately
+from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.mc0.recording import Mc0Farm
 from tests.wires.mtl.control_recording import ControlFarm, Users
-from tests.wires.mtl.profiles_recording import ProfilesFarm
+from tests.wires.mtl.profiles_recording import ProfilesFarm, put, summon
+from tests.wires.mtl.queue_recording import QueueFarm
 from tests.wires.recording import ElkoFarm, desc
 
 # Elko
@@ -146,3 +154,74 @@ def test_mtl_data(messages: list[tuple[Any, ...]], profile: str, side: Side) -> 
             *data_messages.content(1, "service/peace", field_table.encode({"type": "offer"}), body)
         )
         assert isinstance(confirmed, data_messages.Confirm)
+
+
+# last values, the collected log, and delayed messages
+
+topics = st.one_of(
+    st.sampled_from(
+        [b"log.rohan", b"log.", b"log..", b"log.rohan.error", b"log.\xff", b"t", b"\xff", b"elkobroker.x", b""]
+    ),
+    st.binary(max_size=6).map(lambda tail: b"log." + tail),
+)
+headers_of_topics = st.lists(
+    st.one_of(st.sampled_from([b"X-Level", b"fatal", b"X-\xff"]), st.binary(max_size=4)), max_size=6
+)
+bodies_of_topics = st.one_of(
+    st.binary(max_size=20),
+    st.dictionaries(st.sampled_from(["level", "message", "n", "time"]), values).map(
+        lambda body: json.dumps(body).encode()
+    ),
+    st.sampled_from([b"", b"{", b"[" * 2_000, b'{"level":' + b"[" * 2_000, b"x" * 20_000]),
+)
+messages_of_topics = st.tuples(topics, headers_of_topics, st.lists(bodies_of_topics, max_size=3), st.booleans())
+
+
+@given(st.lists(messages_of_topics, max_size=8))
+def test_messages_that_are_kept_are_read_from_the_log_the_store_and_by_dbp(messages: list[Any]) -> None:
+    with nothing_fails(), TemporaryDirectory() as directory:
+        farm = DbpFarm()
+        log = CollectedLog(f"{directory}/collected.jsonl", farm.clock, immediately)
+        farm.topics.observer = log.publish
+        farm.topics.last_values.every = True
+        store = Store(f"{directory}/state")
+        store.open()
+        recorder = ValueRecorder(store, farm.clock, immediately)
+        recorder.restore({}, farm.topics.last_values)
+        for topic, said, body, retain in messages:
+            headers = PublishedHeaders(said)
+            headers.retain = retain
+            farm.topics.publish(topic, headers, tuple(body), wire="mc0")
+            farm.wait(0.2)
+            farm.dealer().ask("u_U", T, b"lvc:" + topic)
+            peer = farm.dealer()
+            assert peer.ask("u_U", T, b"lvc:" + topic, b"lvc:none")
+        lines, _ = log.records(0, lambda record: True, 1_000)[:2]
+        assert all(json.loads(line) for line in lines)
+        assert recorder.stop().called
+        store.close(1)
+        kept = store.open().last_values
+        store.close(1)
+        assert kept.keys() == {("", topic) for topic, *_ in messages if farm.topics.last(topic) is not None}
+        assert all(value == farm.topics.last(topic) for (_, topic), value in kept.items())
+
+
+times = st.one_of(scalars, st.sampled_from([0, 1, 50, 10**12, 2**53, -(2**31)]), st.just([50])).filter(
+    lambda value: not isinstance(value, int) or abs(value) < 2**63
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["delay", "deliver_at", "ttl", "message_id"]), times), max_size=8))
+def test_delayed_messages(messages: list[dict[str, Any]]) -> None:
+    with nothing_fails():
+        farm = QueueFarm()
+        writer = farm.sender()
+        for sequence, said in enumerate(messages, 1):
+            with suppress(ValueError, OverflowError, TypeError, UnicodeEncodeError):
+                put(writer, sequence, "q", b"x", **said)
+            farm.wait(0.2)
+        assert writer.connected
+        put(writer, 100, "q", b"peace")
+        reader = farm.peer()
+        reader.lease(farm.lease(Side.READER))
+        assert b"peace" in [each.body for each in summon(reader, "q")]
