@@ -9,11 +9,13 @@ ETCD ?=
 WORKERS ?= $(if $(LONG),2,3)
 # Not empty: run the long tests as well.
 LONG ?=
+# The revision since which files have changed that get mutants.
+SINCE ?= HEAD~20
 
 # With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run cluster plan test check install uninstall docs packages release clean
+.PHONY: help run cluster plan test check mutants nightly install uninstall docs packages release clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
@@ -22,6 +24,8 @@ help:
 	@echo 'make test   sets up everything, then runs the checks and tests, three at a time (WORKERS=4, ARGS="tests/core")'
 	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
+	@echo 'make mutants  random mutants of the files changed since SINCE ($(SINCE)); survivors in dist/mutants.md'
+	@echo 'make nightly  fuzzing, rounds of a cluster with faults, a soak and mutants, for hours (PARTS="soak"); results in nightly'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
 	@echo 'make uninstall  removes it again, but for configuration, state and user'
 	@echo 'make docs   builds the pages as a site into dist/site, which needs no network'
@@ -56,7 +60,15 @@ check:
 test:
 	@sh etc/setup.sh test
 	$(checks)
-	.venv/bin/pytest --numprocesses=$(WORKERS) $(if $(LONG),--long) $(ARGS)
+	.venv/bin/pytest --numprocesses=$(WORKERS) $(if $(LONG),--long --durations=30) $(ARGS)
+
+mutants:
+	@sh etc/setup.sh test
+	.venv/bin/python -m tests.mutants --since '$(SINCE)' $(ARGS)
+
+nightly:
+	@sh etc/setup.sh test
+	@sh etc/nightly.sh
 
 install:
 	@sh etc/install.sh

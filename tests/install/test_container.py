@@ -1,17 +1,21 @@
-"""The image of `etc/container`: built on a base made by mmdebstrap, it starts the real daemon as an ordinary user.
-
-It takes minutes, so it runs where buildah and mmdebstrap are installed, which the test command does not do.
-"""
+"""The image of `etc/container`, on a base made by mmdebstrap: alone, and as three brokers by the compose file."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.install.systemd_host import make_root
+from tests.integration.daemon import environment
+from tests.packages import ALONE, need_namespaces, program
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -21,18 +25,14 @@ TRUSTED = ("/etc/ssl/certs", "/usr/local/share/ca-certificates")
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The command line of buildah with the image's name, in a storage of its own."""
-    buildah, mmdebstrap = shutil.which("buildah"), shutil.which("mmdebstrap")
-    if buildah is None or mmdebstrap is None or os.geteuid() != 0:
-        pytest.skip("buildah, mmdebstrap and root are needed")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a storage of its own with the image."""
+    if os.geteuid() != 0:
+        pytest.skip("an image is built by root")
     where = tmp_path_factory.mktemp("container")
-    root = where / "root"
-    include = "--include=python3,python3-venv,ca-certificates,etcd-server"
-    done = subprocess.run([mmdebstrap, "--variant=minbase", include, "bookworm", str(root)], check=False)
-    if done.returncode != 0:
-        pytest.skip("mmdebstrap cannot fetch Debian here")
-    command = [buildah, "--storage-driver", "vfs", "--root", str(where / "storage"), "--runroot", str(where / "run")]
+    buildah = program("buildah")
+    root = make_root(where, "python3,python3-venv,ca-certificates,etcd-server")
+    command = [buildah, *stored(where)]
 
     def run(*words: str) -> str:
         return subprocess.run([*command, *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
@@ -41,12 +41,25 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     run("add", "-q", base, str(root), "/")
     run("commit", "-q", base, "base")
     volumes = [word for place in TRUSTED if Path(place).exists() for word in ("--volume", f"{place}:{place}:ro")]
-    build = ["bud", "--isolation", "chroot", "--network", "host", "--pull-never", *volumes]
+    build = ["bud", "--format", "docker", "--isolation", "chroot", "--network", "host", "--pull-never", *volumes]
     files = ["--ignorefile", ".containerignore", "--file", "etc/container/Containerfile"]
     run(*build, "--build-arg", "BASE=localhost/base", *files, "--tag", "elkobroker", ".")
-    made = run("from", "--pull-never", "localhost/elkobroker")
-    yield [*command, "run", "--isolation", "chroot", "--network", "host", "--user", "9000:9000", made, "--"]
+    yield where
     subprocess.run([*command, "rm", "--all"], check=False, capture_output=True)
+    subprocess.run(["umount", "--recursive", str(where / "storage/overlay")], check=False, capture_output=True)
+
+
+def stored(where: Path) -> list[str]:
+    """The options of a storage, which shares the files of layers: the driver "vfs" would copy them."""
+    return ["--storage-driver", "overlay", "--root", str(where / "storage"), "--runroot", str(where / "run")]
+
+
+@pytest.fixture
+def image(storage: Path) -> list[str]:
+    """The begin of a command in a container of the image."""
+    command = [program("buildah"), *stored(storage)]
+    made = subprocess.check_output([*command, "from", "--pull-never", "localhost/elkobroker"], text=True).strip()
+    return [*ALONE, *command, "run", "--isolation", "chroot", "--network", "host", "--user", "9000:9000", made, "--"]
 
 
 def test_the_image_runs_the_daemon_as_an_ordinary_user(image: list[str]) -> None:
@@ -66,3 +79,83 @@ etcd --version
     assert "elko listener 'main' on 0.0.0.0:9000" in done.stdout or "elko listener 'main' on :::9000" in done.stdout
     assert "Server Shut Down" in done.stdout
     assert "etcd Version" in done.stdout
+
+
+CONTAINERS = """[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "crun"
+tmp_dir = "{where}/libpod"
+[network]
+network_backend = "netavark"
+network_config_dir = "{where}/networks"
+[containers]
+cgroups = "disabled"
+log_driver = "k8s-file"
+# No more than this machine permits.
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+"""
+
+STORAGE = """[storage]
+driver = "overlay"
+graphroot = "{where}/storage"
+runroot = "{where}/run"
+"""
+
+COMPOSED = """
+ip link set lo up
+# Podman and crun write there, and take the groups of a machine with both versions for none.
+umount --recursive /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir -p /run/netns /run/containers
+mount -t tmpfs none /run/netns
+# An earlier run left the process id of its name server there, which another process has now.
+mount -t tmpfs none /run/containers
+podman run --rm --entrypoint /bin/true localhost/elkobroker >&2 || exit 77
+podman-compose --project-name farm up -d
+ask() { curl --silent --fail --cacert cluster/broker-a/ca.pem --user "service:$PASSWORD" "$@"; }
+offer='{"hostport": "192.0.2.1:7000", "ttl": 600}'
+until ask https://localhost:9080/v1/services/bank/one --request PUT --data "$offer" >&2; do sleep 0.2; done
+for port in 9180 9280; do
+    until ask https://localhost:$port/v1/services/bank | grep 192.0.2.1:7000 >&2; do sleep 0.2; done
+    echo "found at $port"
+done
+for name in $(podman ps --format '{{.Names}}' | sort); do
+    podman healthcheck run $name && echo "$name is healthy for $(podman exec $name id -u)"
+done
+podman stop --time 60 $(podman ps -q) >&2
+podman ps --all --format '{{.Status}}' | cut -d ' ' -f 1-2
+"""
+"""Commands beside those at the head of the compose file, in namespaces of their own."""
+
+NO_CONTAINERS = 77
+"""The status of these commands where podman cannot start a container at all."""
+
+
+def test_the_compose_file_makes_three_brokers_that_share_a_registry(storage: Path, tmp_path: Path) -> None:
+    need_namespaces()
+    for each in ("podman", "podman-compose", "crun", "netavark", "aardvark-dns", "iptables", "curl"):
+        program(each)
+    init = [sys.executable, "-m", "broker.brokerctl", "cluster", "init", "broker-a", "broker-b", "broker-c"]
+    said = subprocess.check_output(init, cwd=tmp_path, env=environment(), text=True)
+    for file in [*tmp_path.glob("cluster/broker-*"), *tmp_path.glob("cluster/broker-*/*")]:
+        os.chown(file, 9000, 9000)
+    shutil.copy(ROOT / "etc/container/compose.yaml", tmp_path)
+    for name, text in (("containers", CONTAINERS), ("storage", STORAGE)):
+        (tmp_path / f"{name}.conf").write_text(text.replace("{where}", str(storage)))
+    files = {
+        f"CONTAINERS_{name}": f"{tmp_path}/{file}.conf"
+        for name, file in (("CONF", "containers"), ("STORAGE_CONF", "storage"))
+    }
+    [password] = re.findall("^password of service: (.*)", said, re.MULTILINE)
+    # With its own processes: they end with it.
+    alone = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", COMPOSED]
+    variables = environment(PASSWORD=password, **files)
+    done = subprocess.run(
+        alone, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    if done.returncode == NO_CONTAINERS:
+        pytest.skip(f"podman starts no container here: {done.stderr[-300:]}")
+    healthy = "".join(f"farm_broker-{name}_1 is healthy for 9000\n" for name in "abc")
+    expected = f"found at 9180\nfound at 9280\n{healthy}" + "Exited (0)\n" * 3
+    assert done.stdout.endswith(expected), done.stdout + done.stderr[-3_000:]

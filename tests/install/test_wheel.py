@@ -1,0 +1,84 @@
+"""The wheel on a machine without a compiler, by each supported Python that this one has."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE
+from tests.test_packaging import wheel_of_the_checkout
+
+pytestmark = pytest.mark.long
+
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
+OPTIONS = [f"--{wire}-port=0" for wire in ("mc0", "dbp", "mtl", "http", "console")]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheel_of_the_checkout(tmp_path_factory.mktemp("wheel"))
+
+
+def environment_of(python: str, folder: Path) -> Path:
+    """Make a virtual environment by a version of Python. Skips the test if this machine has none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob(f"versions/{python}.*/bin/python")
+    for found in [f"python{python}", *map(str, pyenv)]:
+        command = [found, "-m", "venv", str(folder)]
+        if shutil.which(found) and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return folder / "bin"
+    pytest.skip(f"no Python {python} with venv here")
+
+
+def pip_install(commands: Path, *what: str) -> subprocess.CompletedProcess[str]:
+    options = ["--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+    command = [str(commands / "python"), "-m", "pip", "install", *options, *what]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_the_daemon_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path, python: str) -> None:
+    commands = environment_of(python, tmp_path / "venv")
+    done = pip_install(commands, f"{wheel}[daemon]")
+    if "No matching distribution" in done.stderr:
+        pytest.skip(f"PyPI has no wheel here: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"CC": "/no/compiler"}
+    daemon = subprocess.Popen(
+        [str(commands / "twistd"), "-n", "--pidfile=", "elkobroker", "--port=0", *OPTIONS, "--state=state"],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert daemon.stdout is not None
+    with daemon, daemon.stdout:
+        log = []
+        for line in daemon.stdout:
+            log.append(line)
+            if " console on " in line:
+                break
+        http = re.search(r"http on (127\.0\.0\.1:\d+) ", "".join(log))
+        assert http is not None, "".join(log)
+        with urllib.request.urlopen(f"http://{http[1]}/", timeout=PATIENCE) as page:
+            assert b"<title>" in page.read()
+        ctl = [str(commands / "brokerctl"), "--url", f"http://{http[1]}", "status"]
+        status = subprocess.run(ctl, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (status.returncode, "ready" in status.stdout) == (0, True), status.stderr
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_an_unsupported_python_gets_a_sentence_and_nothing(wheel: Path, tmp_path: Path) -> None:
+    commands = environment_of("3.10", tmp_path / "venv")
+    done = pip_install(commands, "--no-deps", str(wheel))
+    assert done.returncode == 1
+    assert "requires a different Python: 3.10" in done.stderr
+    assert not (commands / "brokerctl").exists()
