@@ -138,8 +138,9 @@ def broker_with(
     directory: Path,
     *,
     variables: Mapping[str, str] = NOTHING,
+    every_wire: bool = False,
 ) -> Iterator[tuple[W, re.Match[str]]]:
-    """A broker that has one wire beside Elko's, with this configuration and its state in that directory.
+    """A broker that has one wire beside Elko's, or all, with this configuration and its state in that directory.
 
     ``listens`` finds in the log where the wire listens. The match is part of the server. ``variables`` come on top of
     the environment.
@@ -153,7 +154,7 @@ def broker_with(
         f"--config={directory / 'config.toml'}",
         f"--port={elko}",
         f"--console-port={console}",
-        *(f"--{other}-port=off" for other in WIRES if other != wire),
+        *(f"--{other}-port=off" for other in WIRES if other != wire and not every_wire),
         f"--state={directory}",
     )
     process = spawn(command, log, variables=variables)
@@ -417,6 +418,25 @@ def unbound(places: int = 4) -> Iterator[Server]:
         server = Server(spawn([str(UNBOUND), "-d", "-c", str(config)], log), port, False, log)
         try:
             await_log(server, lambda text: "start of service" in text or None)
+            yield server
+        finally:
+            server.stop()
+
+
+ETCD = Path("/usr/bin/etcd")
+
+
+@contextmanager
+def etcd() -> Iterator[Server]:
+    """An etcd (Debian: package etcd-server) of one member, with its JSON over HTTP."""
+    with TemporaryDirectory(prefix="elkobroker-bench-") as name:
+        directory, port = Path(name), free_port()
+        url, log = f"http://{HOST}:{port}", directory / "log"
+        options = [f"--data-dir={name}/data", f"--listen-client-urls={url}", f"--advertise-client-urls={url}"]
+        options.append(f"--listen-peer-urls=http://{HOST}:0")
+        server = Server(spawn([str(ETCD), *options], log), port, False, log)
+        try:
+            await_log(server, lambda text: "ready to serve client requests" in text or None)
             yield server
         finally:
             server.stop()

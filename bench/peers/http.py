@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from select import EPOLLIN
 from typing import Any
 
 from bench.peers.elko import auth, willserve
-from bench.servers import HttpServer, Server
+from bench.servers import Server
 from bench.traffic import Poll, Sample, Stuck, connect, opened, received
 
 LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n", re.IGNORECASE)
@@ -32,6 +33,18 @@ def register(service: str, instance: int) -> bytes:
     return request("PUT", f"/v1/services/{service}/{instance}", json.dumps(PLACE).encode())
 
 
+def put(key: str, value: bytes) -> bytes:
+    """The write of a key to etcd."""
+    members = {"key": b64encode(key.encode()).decode(), "value": b64encode(value).decode()}
+    return request("POST", "/v3/kv/put", json.dumps(members).encode())
+
+
+def watch(key: str) -> bytes:
+    """The request for all changes of a key of etcd."""
+    members = {"create_request": {"key": b64encode(key.encode()).decode()}}
+    return request("POST", "/v3/watch", json.dumps(members).encode())
+
+
 FIND = request("GET", "/v1/services/bank")
 
 
@@ -39,16 +52,19 @@ WATCH = request("GET", "/v1/watch")
 
 
 class Watchers:
-    """Watchers of all changes, and a provider whose load changes."""
+    """Watchers of all changes, and a provider whose load changes; at etcd, of a key, and a client that writes it."""
 
-    def __init__(self, server: HttpServer, number: int) -> None:
-        self._server = server
-        self._provider = opened(server.elko, auth("bench") + willserve(["bank"], "192.0.2.1:9000"), 0)
+    def __init__(self, server: Any, number: int) -> None:
+        self._server: Server = server
+        if server.broker:
+            self._provider = opened(server.elko, auth("bench") + willserve(["bank"], "192.0.2.1:9000"), 0)
+        else:
+            self._provider = connect(server.port)
         self._sockets = [connect(server.port) for _ in range(number)]
         self._poll = Poll()
         self._poll.rest = 0
         for sock in self._sockets:
-            sock.sendall(WATCH)
+            sock.sendall(WATCH if server.broker else watch("bank"))
             received(sock)
             self._poll.register(sock.fileno(), EPOLLIN)
 
@@ -57,7 +73,7 @@ class Watchers:
         found: list[float] = []
         sockets = {sock.fileno(): sock for sock in self._sockets}
         for number in range(1, int(rate * seconds) + 1):
-            load = f'"load":{number}.5'.encode()
+            load = f'"load":{number}.5'.encode() if self._server.broker else b64encode(b"%d.5" % number)
             start = time.perf_counter()
             self._change(number)
             waiting = set(sockets)
@@ -89,7 +105,11 @@ class Watchers:
         self._poll.close()
 
     def _change(self, number: int) -> None:
-        self._provider.sendall(b'{"to":"broker","op":"load","factor":%d.5}\n\n' % number)
+        if self._server.broker:
+            self._provider.sendall(b'{"to":"broker","op":"load","factor":%d.5}\n\n' % number)
+        else:
+            self._provider.sendall(put("bank", b"%d.5" % number))
+            received(self._provider)
 
 
 class Requests:
@@ -104,7 +124,7 @@ class Requests:
         self._open: dict[int, Any] = {}
         for _ in range(connections):
             sock = connect(server.port)
-            sock.sendall(register("bank", 1))
+            sock.sendall(register("bank", 1) if server.broker else make(1))
             self._read(received(sock))
             sock.setblocking(False)
             self._poll.register(sock.fileno(), EPOLLIN)

@@ -12,7 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from select import EPOLLIN, EPOLLOUT
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 
 from bench.servers import Mc0Server
 from bench.traffic import STUCK, Poll, Sample, Stuck
@@ -188,6 +188,8 @@ class Flow:
                 if mask & ~EPOLLOUT and fd in sinks:
                     i, sink = sinks[fd]
                     counts[i] = sink.take()
+                elif mask & (EPOLLHUP | EPOLLERR):
+                    raise Stuck("the server closed the connection of the sender")
         if any(count != self._sent for count in counts):
             raise Stuck(f"{self._sent} messages were sent, but from {min(counts)} to {max(counts)} came")
         if not all(sink.checked for _, sink in sinks.values()):

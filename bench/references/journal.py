@@ -161,6 +161,7 @@ class Bench:
         self._begin = self._last = self._sent = time.monotonic()
         self._waited = machine.waited_seconds(os.getpid())
         self._cpu = time.thread_time()
+        self._process = time.process_time()
         self.result: dict[str, Any] = {}
         reactor.callLater(0, self._tick)
         reactor.callLater(0, self._send)
@@ -192,6 +193,8 @@ class Bench:
         stopped.addCallback(self._stopped)
 
     def _stopped(self, _: object) -> None:
+        self.result["thread"] = time.process_time() - self._process - (time.thread_time() - self._cpu)
+        self.result["written"] = machine.written(os.getpid())
         self.result["counts"] = {} if self._written is None else dict(self._written.journal.counts())
         self._reactor.stop()
 

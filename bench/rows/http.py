@@ -7,6 +7,7 @@ takes at least one in a step of the scheduler, and a step that is over its quant
 from __future__ import annotations
 
 import gc
+import json
 import os
 import resource
 import subprocess
@@ -15,15 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
 from twisted.internet.task import Clock
 
-from bench.harness import Figure, Load, Row, Scenario, at_most, cpu
-from bench.peers.http import FIND, Requests, Watchers, register
-from bench.servers import CHECKOUT, Server, http, reference
+from bench.harness import Figure, Load, Row, Scenario, Start, at_most, cpu
+from bench.peers.http import FIND, PLACE, Requests, Watchers, put, register
+from bench.servers import CHECKOUT, Server, etcd, http, reference, twistd
 from broker.access.principal import Principal
 from broker.access.rights import AnonymousAccess
 from broker.app.daemon import COLLECT_AFTER
@@ -157,13 +159,22 @@ FIND_GOAL = 3.4
 """The most that a find may cost, as a ratio to a bare protocol of Twisted that sends the same bytes. It has the
 scheduler, limits, rights and the registry besides."""
 
+ETCD_GOAL = 1.05
+"""The most that a registration may cost, as a ratio to a write of etcd, which is synced to its disk."""
+
 
 def _load(connections: int, make: Callable[[int], bytes]) -> Callable[[Server], Load]:
     return lambda server: Requests(server, connections, make)
 
 
-def _registration(number: int) -> bytes:
-    return register("bank", 1 + number % 1_000)
+def _registrations(server: Server) -> Load:
+    """Registrations; at etcd, writes of the same values."""
+
+    def registration(number: int) -> bytes:
+        place = 1 + number % 1_000
+        return register("bank", place) if server.broker else put(f"services/bank/{place}", json.dumps(PLACE).encode())
+
+    return Requests(server, 50, registration)
 
 
 WATCHERS = 100
@@ -171,19 +182,25 @@ WATCHERS = 100
 
 
 def watches(seconds: float) -> list[Figure]:
-    """Measure the delay of changes to watchers, and the cost of many changes."""
-    with http() as server:
+    """Measure the delay of changes to watchers, and the cost of many changes, beside an etcd."""
+    (half, share), (of_etcd, its_share) = (_watched(start, seconds) for start in (http, etcd))
+    delay, cost = "5 changes a second: the median of the delays at all watchers", "100 changes a second: of a core, %"
+    return [
+        at_most(f"{delay}, ms", half, 10.0, "{:.1f}"),
+        Figure("the same at etcd, ms", f"{of_etcd:.1f}"),
+        at_most(cost, share, 8.0, "{:.1f}"),
+        Figure("the same at etcd, %", f"{its_share:.1f}"),
+    ]
+
+
+def _watched(start: Start, seconds: float) -> tuple[float, float]:
+    with start() as server:
         watchers = Watchers(server, WATCHERS)
         try:
             delays = sorted(watchers.delays(5, seconds))
-            share = watchers.share(100, seconds)
+            return delays[len(delays) // 2] * 1e3, watchers.share(100, seconds) * 100
         finally:
             watchers.close()
-    half = delays[len(delays) // 2] * 1e3
-    return [
-        at_most("5 changes a second: the median of the delays at all watchers, ms", half, 10.0, "{:.1f}"),
-        at_most("100 changes a second: of a core, %", share * 100, 8.0, "{:.1f}"),
-    ]
 
 
 COMMANDS = 9
@@ -191,18 +208,32 @@ COMMANDS = 9
 
 
 def command(_: float) -> list[Figure]:
-    """Measure the CPU time of one command of brokerctl."""
+    """Measure the CPU time of one command of brokerctl beside one of etcd's, and of a start beside Twisted's own."""
     with http() as server:
-        words = [sys.executable, "-m", "broker.brokerctl", "--url", f"http://127.0.0.1:{server.port}", "status"]
-        times = [_spent(words) for _ in range(COMMANDS)]
-    return [at_most("brokerctl status, s of CPU", min(times), 0.12, "{:.3f}")]
+        url = f"http://127.0.0.1:{server.port}"
+        status = _spent([sys.executable, "-m", "broker.brokerctl", "--url", url, "status"])
+    with etcd() as server:
+        of_etcd = _spent(["etcdctl", f"--endpoints=127.0.0.1:{server.port}", "endpoint", "status"])
+    with TemporaryDirectory() as place:
+        check = _spent(twistd(f"--state={place}", "--check"))
+    return [
+        at_most("brokerctl status, s of CPU", status, 0.12, "{:.3f}"),
+        Figure("etcdctl endpoint status, s of CPU", f"{of_etcd:.3f}"),
+        at_most("twistd elkobroker --check, s of CPU", check, 0.4, "{:.3f}"),
+        Figure("twistd --version, s of CPU", f"{_spent([twistd()[0], '--version']):.3f}"),
+    ]
 
 
 def _spent(words: Sequence[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(words, stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    """The CPU time of a command, the least of some runs."""
+    times = []
+    for _ in range(COMMANDS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, env=environment)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times)
 
 
 _bare = partial(reference, Server, "http")
@@ -210,8 +241,10 @@ _bare = partial(reference, Server, "http")
 ROWS = {
     "find": Row("A find on 50 connections", cpu(_load(50, lambda _: FIND)), http, _bare, FIND_GOAL),
     "find-1": Row("A find on one connection, one after the other", cpu(_load(1, lambda _: FIND)), http, _bare),
-    "register": Row("A registration or renewal on 50 connections", cpu(_load(50, _registration)), http, _bare),
+    "register": Row(
+        "A registration or renewal on 50 connections, a write of etcd", cpu(_registrations), http, etcd, ETCD_GOAL
+    ),
     "watch": Scenario(f"Changes to {WATCHERS} watchers by server-sent events", 10.0, watches),
-    "command": Scenario("A command of brokerctl", 0.0, command),
+    "command": Scenario("A command of brokerctl, and a start of the daemon", 0.0, command),
     "reads": Scenario(f"Reads with {SERVICES:,} services", 0.0, reads),
 }

@@ -37,11 +37,13 @@ FULL = 64 * MIB
 RATE = 20_000
 
 
-def compared(kind: str, connections: int, turn: float, segment: int) -> Callable[[float], list[Figure]]:
+def compared(
+    kind: str, connections: int, turn: float, segment: int, rate: int = RATE
+) -> Callable[[float], list[Figure]]:
     """Return the comparison of both processes under a load."""
 
     def run(seconds: float) -> list[Figure]:
-        load = Load(kind, RATE, seconds, connections, turn, segment)
+        load = Load(kind, rate, seconds, connections, turn, segment)
         with TemporaryDirectory(prefix="journal-bench-") as directory, ThreadPoolExecutor(2) as both:
             without, journal = both.map(lambda subject: _one(subject, load, directory), ("none", "journal"))
         cost = [1e6 * each["cpu"] / each["messages"] for each in (without, journal)]
@@ -51,6 +53,9 @@ def compared(kind: str, connections: int, turn: float, segment: int) -> Callable
             Figure("CPU of a message, with and without the journal, µs", f"{cost[1]:.2f}, {cost[0]:.2f}"),
             at_most("the longest time that the reactor was late, ms", late[1], max(STALL_GOAL, late[0]), "{:.1f}"),
             Figure("segments sealed", str(journal["counts"]["journal_segments.sealed"])),
+            Figure("records a second", f"{journal['messages'] / seconds:,.0f}"),
+            Figure("bytes written for a record", f"{journal['written'] / journal['messages']:.0f}"),
+            Figure("CPU of the thread for a record, µs", f"{1e6 * journal['thread'] / journal['messages']:.2f}"),
         ]
 
     return run
@@ -79,6 +84,7 @@ def _one(subject: str, load: Load, directory: str) -> dict[str, Any]:
 ROWS = {
     "beats": Scenario("Heartbeats, 4 connections", 30.0, compared("hb", 4, 0.002, FULL), quick=8.0),
     "loads": Scenario("Loads, 4 connections", 30.0, compared("load", 4, 0.002, FULL), quick=8.0),
+    "loads-50k": Scenario("Loads, 50,000 a second", 20.0, compared("load", 4, 0.002, FULL, 50_000), quick=8.0),
     "small": Scenario("Heartbeats, segments of 1 MiB", 20.0, compared("hb", 20, 0.002, MIB), quick=8.0),
     "wide": Scenario("Heartbeats, 1,000 connections in one turn", 30.0, compared("hb", 1_000, 0.05, FULL), quick=8.0),
 }

@@ -63,6 +63,9 @@ class _Table:
     def members(self) -> Sequence[Any]:
         return list(_members().values())
 
+    def member(self, name: str) -> Any:
+        return _members().get(name)
+
     def watch_members(self, changed: Callable[..., None]) -> Any:
         return None
 

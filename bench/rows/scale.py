@@ -1,4 +1,4 @@
-"""Growth: the same figures with 1,000 to 200,000 services, of providers with a hundred each.
+"""Growth: the same figures with 1,000 to 1,000,000 services, of providers with a hundred each.
 
 All wires but Elko and HTTP are off. The restart is that after a kill, with the state that was written until then.
 """
@@ -22,14 +22,14 @@ from bench.traffic import Pipeline, opened
 OF_EACH = 100
 """Services of a provider."""
 
-SIZES = {"1k": 1_000, "10k": 10_000, "100k": 100_000, "200k": 200_000}
+SIZES = {"1k": 1_000, "10k": 10_000, "100k": 100_000, "200k": 200_000, "1m": 1_000_000}
 
 SETTLE = 3.0
 """Seconds until memory is read: the record is written within half a second, and garbage is collected."""
 
 CONFIG = """\
 [broker]
-services = 1_000_000
+services = 2_000_000
 memory = 4_294_967_296
 memory_per_address = 4_294_967_296
 [http]
@@ -42,9 +42,9 @@ def names_of(provider: int) -> list[str]:
     return [f"service-{provider * OF_EACH + n:07d}" for n in range(OF_EACH)]
 
 
-def register(server: WireServer, count: int, stack: ExitStack) -> None:
-    """Open the providers, whose connections stay until the stack is closed."""
-    for provider in range(count // OF_EACH):
+def register(server: WireServer, count: int, stack: ExitStack, first: int = 0) -> None:
+    """Open the providers, numbered from ``first`` on, whose connections stay until the stack is closed."""
+    for provider in range(first, first + count // OF_EACH):
         opening = messages.auth(f"provider-{provider:05d}")
         opening += messages.willserve(names_of(provider), f"10.0.0.1:{10_000 + provider}") + messages.PING
         stack.enter_context(opened(server.elko, opening, 1, source=1 + provider % 20))
