@@ -36,8 +36,8 @@ __all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
 
 install()
 
-FIRST = ("tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/")
-"""The longest, and those that wait for most of their time."""
+FIRST = ("tests/install/", "tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/")
+"""The longest, and those that wait for most of their time: one that began last would keep a process waiting for it."""
 
 # Tests start hundreds of processes. If this is set, each of them compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -60,6 +60,15 @@ def pytest_configure(config: pytest.Config) -> None:
     profile = "complete" if config.getoption("--long") else "everyday"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have several processes divide the compilation of a new checkout."""
+    given = getattr(session.config, "workerinput", None)
+    if given is not None:
+        from tests.scheduling import compile_share
+
+        compile_share(session.config, int(given["workerid"].removeprefix("gw")), given["workercount"])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,8 +35,33 @@ PACKAGES = {
     "lintian": "lintian",
     "mmdebstrap": "mmdebstrap",
     "systemd-nspawn": "systemd-container",
+    "piuparts": "piuparts",
+    "autopkgtest": "autopkgtest",
+    "buildah": "buildah",
+    "podman": "podman",
+    "podman-compose": "podman-compose",
+    "crun": "crun",
+    "netavark": "netavark",
+    "aardvark-dns": "aardvark-dns",
+    "iptables": "iptables",
+    "unbound": "unbound",
+    "dnsmasq": "dnsmasq-base",
+    "prometheus": "prometheus",
+    "curl": "curl",
+    "dig": "bind9-dnsutils",
+    "jq": "jq",
+    "node": "nodejs",
+    "java": "default-jre-headless",
+    "promtool": "prometheus",
+    "chromium": "chromium",
+    "systemd-analyze": "systemd",
+    "cc": "gcc",
+    "gpg": "gpg",
 }
 """Programs with their packages in Debian."""
+
+ALONE = ("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
+"""The begin of a command that has a network of its own, so that default ports are free."""
 
 MISSING = "missing package"
 REFUSED = "refused by the kernel"
@@ -44,8 +69,9 @@ REFUSED = "refused by the kernel"
 
 def program(name: str) -> str:
     """Return the path of a program of `PACKAGES`. Skips the test if it is missing."""
-    # Debian keeps the programs of PostgreSQL's server, and those for root, outside an ordinary PATH.
+    # Debian keeps the programs of PostgreSQL's server, those of podman, and those for root outside an ordinary PATH.
     places = [os.environ.get("PATH", ""), "/usr/sbin", "/sbin", *sorted(glob.glob("/usr/lib/postgresql/*/bin"))[::-1]]
+    places.append("/usr/lib/podman")
     found = shutil.which(name, path=os.pathsep.join(places))
     if found is None:
         pytest.skip(f"{MISSING}: {PACKAGES[name]} (the program {name})")

@@ -21,11 +21,14 @@ LOOK_EVERY = 0.02
 """Seconds between two looks at what tells nobody when it changes."""
 
 
-def until(look: Callable[[], Value]) -> Value:
-    """Return the first true value of ``look``, in which nothing tells of a change: of files, and of other processes."""
-    end = time.monotonic() + PATIENCE
+def until(look: Callable[[], Value], what: str = "a condition", seconds: float = PATIENCE) -> Value:
+    """Return the first true value of ``look``, in which nothing tells of a change: of files, and of other processes.
+
+    ``what`` names it in the failure after ``seconds``.
+    """
+    end = time.monotonic() + seconds
     while not (value := look()):
-        assert time.monotonic() < end, f"it is still {value!r}"
+        assert time.monotonic() < end, f"waited in vain for {what}: it is still {value!r}"
         time.sleep(LOOK_EVERY)
     return value
 

@@ -53,6 +53,26 @@ def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
     assert not missing
 
 
+MOST_WORDS = 50_000
+"""Words of all pages but decision records, outside of blocks of code: what one reader can still survey."""
+
+
+MOST_WORDS_OF_RESULTS = 8_000
+"""Words of the pages of results: each figure once, for the present version."""
+
+
+@pytest.mark.parametrize(
+    ("pages", "most"),
+    [
+        ([*DOCS.glob("*.md"), *DOCS.glob("protocols/*.md")], MOST_WORDS),
+        ([ROOT / "bench/results.md", *(ROOT / "bench/results").glob("*.md")], MOST_WORDS_OF_RESULTS),
+    ],
+    ids=["documentation", "results"],
+)
+def test_the_pages_have_no_more_words_than_can_be_surveyed(pages: list[Path], most: int) -> None:
+    assert sum(any(map(str.isalnum, word)) for page in pages for word in text_of(page).split()) <= most
+
+
 def test_the_index_has_each_page_of_the_documentation() -> None:
     listed = {file for file, _ in links(DOCS / "README.md")}
     pages = {*DOCS.glob("*.md"), *DOCS.glob("protocols/*.md"), DOCS / "adr" / "README.md"} - {DOCS / "README.md"}
@@ -74,6 +94,29 @@ def test_the_index_of_decisions_has_each_record_with_its_title() -> None:
     }
 
 
+def test_the_threat_model_has_the_figures_of_the_attacks() -> None:
+    section = (ROOT / "bench/results/robust.md").read_text().partition("## Attacks")[2].partition("\n## ")[0]
+    rows = [
+        line.replace(",", "").split("|")[1:-1] for line in re.findall(r"^\| [a-z0-9]+-.*\|$", section, re.MULTILINE)
+    ]
+
+    def kept(row: list[str], *columns: int) -> int:
+        """The least share of answers beside the attack, of the listener or of the others."""
+        return min(int(re.findall(r"(\d+)%", row[column])[-1]) for column in columns)
+
+    datagrams = [kept(row, 1) for row in rows if row[0].strip().startswith("dns-udp-")]
+    others = [kept(row, 2, *[1] * (not row[0].strip().startswith("dns-udp-"))) for row in rows]
+    newcomers = [int(row[3].strip(" %")) for row in rows]
+    more, left = (max(int(row[column]) for row in rows) for column in (5, 6))
+    shown = " ".join((DOCS / "threat-model.md").read_text().split())
+    for sentence in (
+        f"{len(rows)} kinds | peers that were connected before keep {min(others)} to 100 %",
+        f"in a flood by UDP, {min(datagrams)} to {max(datagrams)} %); {min(newcomers)} to 100 % of the newcomers",
+        f"up to {more} MiB more, of which at most {left} stay",
+    ):
+        assert sentence in shown
+
+
 def test_no_two_decisions_have_the_same_number() -> None:
     assert len({record.name[:4] for record in RECORDS}) == len(RECORDS)
 
@@ -84,9 +127,15 @@ def test_the_glossary_has_each_term_once_and_in_order() -> None:
     assert all(one.lower() < other.lower() for one, other in pairwise(terms))
 
 
-def test_the_changelog_has_the_version_of_the_package() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert re.search(rf"^## \[?{re.escape(version)}\]?", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+def test_the_changelog_has_the_version_of_the_package_or_fragments_of_it() -> None:
+    read = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    version, kinds = read["project"]["version"], [kind["directory"] for kind in read["tool"]["towncrier"]["type"]]
+    fragments = [path.name for path in (ROOT / "changelog.d").iterdir() if path.name != ".gitkeep"]
+    fragment = re.compile(rf"\+[a-z0-9-]+\.({'|'.join(kinds)})\.md")
+    assert [name for name in fragments if not fragment.fullmatch(name)] == []
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert read["tool"]["towncrier"]["start_string"] in text
+    assert fragments or re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE)
 
 
 def test_the_shipped_configuration_has_the_examples_of_all_sections() -> None:

@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.integration.test_console_blocks import commands
+from tests.packages import program
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -120,6 +123,16 @@ def test_a_wheel_for_all_machines_has_the_broker_the_jobs_and_the_plugin_and_not
     assert {name for name in names if Path(name).name.startswith("_") and not name.endswith("/__init__.py")} == {
         name for name in names if name.endswith("/__main__.py")
     }
+    checked = run(
+        sys.executable, "-m", "check_wheel_contents", "--config", ROOT / "pyproject.toml", wheel, cwd=tmp_path
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_metadata_is_complete() -> None:
+    # 9 of 10: the project has no home page yet.
+    rated = run(Path(sysconfig.get_path("scripts")) / "pyroma", "--min", "9", ROOT, cwd=ROOT)
+    assert rated.returncode == 0, rated.stdout
 
 
 @pytest.mark.parametrize("compiler", ["cc", "false", "/no/compiler"])
@@ -194,6 +207,78 @@ def test_a_change_of_what_is_built_sets_up_the_checkout_once_more(tmp_path: Path
         file.write("\n")
     assert installed()
     assert not installed()
+
+
+# releases
+
+
+def release(checkout: Path) -> str:
+    """Try a release of a checkout that cannot be released, and return the last line."""
+    done = run("sh", "etc/package.sh", "release", cwd=checkout)
+    assert done.returncode == 1, done.stdout
+    return done.stderr.splitlines()[-1]
+
+
+def git(checkout: Path, *words: str) -> None:
+    done = run("git", "-c", "user.name=N", "-c", "user.email=n@example.org", *words, cwd=checkout)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_release_that_is_refused_names_the_reason_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    shutil.copy(ROOT / "etc/package.sh", tmp_path / "etc")
+    (tmp_path / "pyproject.toml").write_text('version = "0.1.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("")
+    git(tmp_path, "init", "--quiet")
+    assert release(tmp_path).startswith("package: the checkout has changes: commit them, and run `make release` again")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "All")
+    assert "nor CHANGELOG.md has a change of 0.1.0: write a fragment" in release(tmp_path)
+    (tmp_path / "CHANGELOG.md").write_text("## 0.1.0 - 2026-11-26\n")
+    (tmp_path / "changelog.d").mkdir()
+    (tmp_path / "changelog.d/+one.added.md").write_text("One.\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "Changes after 0.1.0")
+    assert "CHANGELOG.md has 0.1.0 as finished: raise `version` in pyproject.toml, commit that" in release(tmp_path)
+    git(tmp_path, "tag", "v0.1.0")
+    assert "v0.1.0 is released already: raise `version` in pyproject.toml, commit that" in release(tmp_path)
+
+
+BUILD_TWICE = """#!/bin/sh
+while [ "$1" != --store-dir ]; do shift; done
+mkdir -p "$2/control/source-root/dist" && echo built >"$2/control/source-root/dist/elkobroker-9.0.0.tar.gz"
+"""
+"""A program in the place of reprotest: the builds themselves have tests of their own."""
+
+
+def test_the_page_on_releases_makes_one_that_is_signed(tmp_path: Path) -> None:
+    checkout, programs = tmp_path / "checkout", tmp_path / "bin"
+    cloned = run("git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", checkout, cwd=tmp_path)
+    if cloned.returncode:
+        pytest.skip("this is no checkout")
+    gpg = program("gpg")
+    programs.mkdir()
+    no_passphrase = f"#!/bin/sh\nexec {gpg} --batch --pinentry-mode loopback --passphrase '' \"$@\"\n"
+    for name, text in (("reprotest", BUILD_TWICE), ("diffoscope", ""), ("gpg", no_passphrase)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (checkout / "changelog.d/+page.added.md").write_text("A page.\n")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "Add a page")
+    names = {f"GIT_{who}_{what}": "n@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    # The path of a socket in it must be short.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as keys:
+        variables = {**os.environ, **names, "GNUPGHOME": keys, "PATH": f"{programs}:{os.environ['PATH']}"}
+        for command, _ in commands((checkout / "docs/releasing.md").read_text()):
+            if not command.startswith(("apt-get", "make test")):
+                real = ["sh", "-c", command.replace("0.2.0", "9.0.0")]
+                done = subprocess.run(real, cwd=checkout, env=variables, capture_output=True, text=True, check=False)
+                if "No matching distribution" in done.stderr:
+                    pytest.skip("towncrier cannot be had here")
+                assert done.returncode == 0, f"{command}: {done.stderr}"
+        subprocess.run(["gpgconf", "--kill", "all"], env=variables, check=False)
+    assert "## 9.0.0 - " in (checkout / "CHANGELOG.md").read_text()
+    assert run("git", "status", "--porcelain", cwd=checkout).stdout == ""
 
 
 # systemd

@@ -28,4 +28,5 @@ def test_every_listed_page_is_in_the_site_and_nothing_is_loaded_from_elsewhere(t
         assert (site / "docs" / f"{page}.html".replace("README.html", "index.html")).resolve().is_file(), page
     pages = {path: path.read_text() for path in site.rglob("*.html")}
     assert [str(path) for path, text in pages.items() if LOADED.search(text)] == []
+    assert [str(path) for path, text in pages.items() if "```" in text] == [], "blocks of code that were not recognised"
     assert "CURVE" in (site / "search" / "search_index.js").read_text()

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
-import pytest
 
+from tests import packages
 from tests.integration.daemon import ROOT, environment
 
 SECTOR = 512
@@ -39,9 +38,7 @@ class Step:
 
 def recorded(tmp_path: Path, program: str) -> list[Step]:
     """Run a program, whose argument is a new directory, and return all changes below that."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("there is no C compiler for the library that records the changes of the disk")
+    compiler = packages.program("cc")
     library, record, below = tmp_path / "recording.so", tmp_path / "record", tmp_path / "recorded"
     source = Path(__file__).with_name("recording.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl", "-lpthread"], check=True)

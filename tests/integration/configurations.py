@@ -14,6 +14,25 @@ OFF = "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n"
 """The ZeroMQ wires are off."""
 
 
+ROUTERS = """\
+[mc0]
+endpoint = "tcp://127.0.0.1:0"
+[dbp]
+endpoint = "tcp://127.0.0.1:0"
+beacon = []
+[mtl]
+endpoint = "tcp://127.0.0.1:0"
+"""
+"""The ZeroMQ wires are on free ports."""
+
+DNS = f"""\
+[dns]
+enabled = true
+endpoint = "{TCP}"
+"""
+"""DNS is on a free port."""
+
+
 def listener(name: str, *lines: str, endpoint: str = TCP, of: str = "elko") -> str:
     """Return the table of a listener, which has these lines besides."""
     return "\n".join([f"[[{of}.listeners]]", f'name = "{name}"', f'endpoint = "{endpoint}"', *lines, ""])
@@ -54,17 +73,7 @@ def curve_listeners(directory: Path) -> tuple[str, str]:
 _WIRES = f"""
 [console]
 endpoint = "{TCP}"
-[mc0]
-endpoint = "tcp://127.0.0.1:0"
-[dbp]
-endpoint = "tcp://127.0.0.1:0"
-beacon = []
-[mtl]
-endpoint = "tcp://127.0.0.1:0"
-[dns]
-enabled = true
-endpoint = "{TCP}"
-limit_loopback = true
+{ROUTERS}{DNS}limit_loopback = true
 [http]
 endpoint = "{TCP}"
 [director]

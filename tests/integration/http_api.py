@@ -11,9 +11,12 @@ from tests.integration.daemon import Daemon
 from tests.patience import PATIENCE
 
 
-def call(daemon: Daemon, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-    """The status, the JSON and the header fields of an answer."""
-    with closing(HTTPConnection("127.0.0.1", daemon.http_port(), timeout=PATIENCE)) as connection:
+def call(
+    daemon: Daemon, method: str, path: str, body: Any = None, source: str = "", **headers: str
+) -> tuple[int, Any, dict[str, str]]:
+    """The status, the JSON and the header fields of an answer to a request from ``source``."""
+    port, bound = daemon.http_port(), (source, 0)
+    with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE, source_address=bound)) as connection:
         data = None if body is None else json.dumps(body)
         given = {} if data is None else {"Content-Type": "application/json"}
         connection.request(method, path, data, {**given, **headers})
@@ -22,6 +25,6 @@ def call(daemon: Daemon, method: str, path: str, body: Any = None, **headers: st
         return answer.status, json.loads(text) if text else None, dict(answer.getheaders())
 
 
-def ask(daemon: Daemon, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+def ask(daemon: Daemon, method: str, path: str, body: Any = None, source: str = "", **headers: str) -> tuple[int, Any]:
     """The status and the JSON of an answer."""
-    return call(daemon, method, path, body, **headers)[:2]
+    return call(daemon, method, path, body, source, **headers)[:2]

@@ -120,6 +120,11 @@ class Client:
         """Wait until the broker has let it in, for the first time or again."""
         self._event(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
+    def is_let_in(self) -> bool:
+        """Wait for the result of the first handshake, and return True if the broker has let it in."""
+        assert self._events.poll(int(PATIENCE * 1000))
+        return bool(recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
     def cut_off(self, patience: float = PATIENCE) -> None:
         """Wait until the broker has closed the connection. Nothing of it comes afterwards."""
         self._event(zmq.EVENT_DISCONNECTED, patience)

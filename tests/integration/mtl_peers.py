@@ -13,7 +13,6 @@ import hmac
 import json
 import re
 import signal
-import socket
 import struct
 import time
 from base64 import b64decode, b64encode
@@ -491,10 +490,3 @@ def configured(directory: Path, mtl: str, others: str = "[mc0]\nenabled = false\
     path = directory / "elkobroker.toml"
     path.write_text(f"{ELKO}{others}[mtl]\n{endpoint}{mtl}\n")
     return str(path)
-
-
-def free_port() -> int:
-    """A port that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port

@@ -10,13 +10,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 
 from tests.packages import program
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 @attrs.frozen
@@ -101,9 +102,7 @@ def proxying(name: str, directory: Path, count: int, text: Callable[[Sequence[in
     """
     executable = program(name)
     for _ in range(3):  # the ports are free, and may be taken by others before the proxy does
-        with ExitStack() as stack:
-            free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-            ports = [each.getsockname()[1] for each in free]
+        ports = [free_port() for _ in range(count)]
         path = directory / "configuration"
         servers = text(ports)
         path.write_text(NGINX.format(directory=directory, servers=servers) if name == "nginx" else servers)

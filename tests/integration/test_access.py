@@ -171,17 +171,6 @@ def test_rights_that_are_taken_away_withdraw_services_and_keep_the_connection(tm
         bob.done()
 
 
-def test_a_find_that_waits_ends_with_the_right_to_its_name(tmp_path: Path) -> None:
-    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob, login(daemon, "ann", "pencil") as ann:
-        bob.send(to="client", op="find", service="bob-shop", wait=PATIENCE, monitor=True)
-        bob.done()
-        put(tmp_path / "users.toml", USERS.replace('"{user}-*"', '"{user}-b*"'))
-        assert "bob has no right to find 'bob-shop'" in bob.receive()["desc"][0]["failure"]
-        offer(ann, "bob-shop")
-        ann.done()
-        bob.done()
-
-
 def test_a_reload_takes_users_and_the_audit_log_from_other_files(tmp_path: Path) -> None:
     with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob, login(daemon, "ann", "pencil") as ann:
         bob.done()
@@ -204,35 +193,6 @@ def test_a_reload_takes_users_and_the_audit_log_from_other_files(tmp_path: Path)
         ann.done()
         (act,) = map(json.loads, written(tmp_path / "other.jsonl").splitlines())
     assert (act["user"], act["operation"]) == ("ann", "admin.reload")
-
-
-def test_a_bad_users_file_changes_nothing(tmp_path: Path) -> None:
-    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob:
-        bob.done()
-        put(tmp_path / "users.toml", "[[users]]\nname = 3\n")
-        daemon.wait_for("the users known so far stay: .*line 2: users.0..name must be a string")
-        bob.done()
-        with login(daemon, "bob", "crayon") as again:
-            again.done()
-
-
-def test_an_emptied_users_file_removes_nobody(tmp_path: Path) -> None:
-    with running(tmp_path) as daemon, login(daemon, "ann", "pencil") as ann:
-        ann.done()
-        put(tmp_path / "users.toml", "")
-        daemon.signal(signal.SIGHUP)
-        daemon.wait_for("has no users any more")
-        ann.done()
-        with login(daemon, "ann", "pencil") as another:
-            another.done()
-
-
-def test_the_start_fails_with_a_users_file_that_others_may_read(tmp_path: Path) -> None:
-    put(tmp_path / "users.toml", USERS, 0o644)
-    (tmp_path / "x.toml").write_text(CONFIG)
-    with Daemon(tmp_path, "--config", "x.toml") as daemon:
-        daemon.wait_for("access.file: .*users.toml has the mode 0644")
-        assert daemon.ended() != 0
 
 
 # guesses
@@ -400,15 +360,6 @@ def test_a_certificate_is_swapped_at_a_reload_and_no_connection_drops(
         first.done()
         with tls(daemon, authority[0]) as still:
             assert serial(still) == shown
-
-
-def test_an_expired_certificate_is_a_warning_and_shown(tmp_path: Path, authority: tuple[Path, Path]) -> None:
-    files = certificate(tmp_path, "broker", days=-1, issuer=authority)
-    with running(tmp_path, TLS.format(*files, "")) as daemon:
-        daemon.wait_for("the certificate .*broker.cert.pem has expired")
-        with console(daemon) as operator:
-            operator.type("login ann", "pencil", "broker certificates")
-            assert '"state": "expired"' in operator.until("]")
 
 
 def test_a_client_certificate_of_another_authority_is_refused_in_the_handshake(

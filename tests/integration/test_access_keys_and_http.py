@@ -1,29 +1,23 @@
-"""Users of the real daemon over mc0 (CURVE keys) and HTTP: rights, revocation, guesses."""
+"""Users of the real daemon over mc0 (CURVE keys) and HTTP: rights and revocation."""
 
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import signal
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from broker.access import users_document
-from broker.access.logins import GUESSES
-from tests.access.users import KEY, put
-from tests.config.certificates import certificate
-from tests.integration.configurations import OFF, listener
-from tests.integration.daemon import Daemon, Peer
+from tests.access.users import put
+from tests.integration.configurations import OFF
+from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
 from tests.integration.mc0_clients import Clients, brokerkeys
-from tests.integration.mtl_peers import peers_of
 from tests.integration.test_access import TOKEN, USERS
 from tests.integration.test_mc0_curve import keys_in
-from tests.patience import PATIENCE, until, written
+from tests.patience import until, written
 
 HTTP = f"""\
 [http]
@@ -103,34 +97,6 @@ def test_services_are_withdrawn_by_the_right_to_their_names(tmp_path: Path) -> N
     ]  # fmt: skip
 
 
-def test_a_stream_ends_with_the_token_of_its_reader(tmp_path: Path) -> None:
-    watcher = '[[rights]]\nusers = ["robot"]\noperations = ["view"]\n'
-    with running(tmp_path, users=USERS + watcher) as daemon:
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port(), timeout=PATIENCE)
-        connection.request("GET", "/v1/watch", headers=bearer(TOKEN))
-        answer = connection.getresponse()
-        assert answer.status == 200
-        put(
-            tmp_path / "users.toml",
-            (USERS + watcher).replace(users_document.token_hash(TOKEN), users_document.token_hash("other")),
-        )
-        answer.read()  # to its end
-        connection.close()
-
-
-def test_guesses_over_http_are_refused_and_an_address_of_its_own_is_served(tmp_path: Path) -> None:
-    with running(tmp_path) as daemon:
-        answers = [ask(daemon, "GET", "/v1/status", **basic("ann", "guess"))[0] for _ in range(GUESSES + 5)]
-        assert answers[:GUESSES] == [401] * GUESSES
-        assert set(answers[GUESSES:]) == {429}
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", daemon.http_port(), timeout=PATIENCE, source_address=("127.0.0.2", 0)
-        )
-        connection.request("GET", "/v1/status", headers=basic("ann", "pencil"))
-        assert connection.getresponse().status == 200
-        connection.close()
-
-
 def test_too_many_requests_of_a_user_are_refused(tmp_path: Path) -> None:
     config = HTTP.replace("[access]", "[access]\nrequests_per_user = 1.0\nrequests_burst = 5")
     with running(tmp_path, config) as daemon:
@@ -138,9 +104,6 @@ def test_too_many_requests_of_a_user_are_refused(tmp_path: Path) -> None:
         assert 429 in answers
         assert ask(daemon, "GET", "/v1/services/bob-a", **basic("bob", "crayon"))[0] != 429
 
-
-STRANGER = KEY
-"""A CURVE public key that no client has."""
 
 MC0 = """\
 [mc0]
@@ -186,52 +149,6 @@ listeners = ["elko*"]
 """
 
 
-def test_a_curve_key_is_a_user_with_topics_and_is_cut_off_when_it_is_revoked(tmp_path: Path) -> None:
-    for name in ("broker", "web1", "web2"):
-        brokerkeys("new", name, "--dir", tmp_path / "keys")
-    pairs = {name: keys_in(tmp_path, name) for name in ("web1", "web2")}
-    publics = {name: pair.public.decode() for name, pair in pairs.items()}
-    users = NODES.format(**publics)
-    with running(tmp_path, MC0, users) as daemon, Clients(f"tcp://127.0.0.1:{_mc0_port(daemon)}") as clients:
-        one = clients.subscribed(b"one", "all", keys=pairs["web1"])
-        other = clients.subscribed(b"other", "all", "web2.x", keys=pairs["web2"])
-        assert other.ask("SUB|ID|1||web1.x").startswith("ERROR")
-        assert one.ask("PUT|TOPIC|web2.x|ID|2||forged").startswith("ERROR")
-        one.say("PUT|TOPIC|all||hello")
-        assert other.hear().endswith("hello")
-        put(tmp_path / "users.toml", users.replace(publics["web1"], STRANGER))
-        one.cut_off()
-        assert other.ask("SUB|ID|3||all") == "OK|ID|3"
-
-
-def test_a_key_and_a_certificate_are_never_refused_for_guesses_of_their_address(tmp_path: Path) -> None:
-    for name in ("broker", "web1", "web2"):
-        brokerkeys("new", name, "--dir", tmp_path / "keys")
-    pairs = {name: keys_in(tmp_path, name) for name in ("web1", "web2")}
-    users = USERS + NODES.format(**{name: pair.public.decode() for name, pair in pairs.items()})
-    authority = certificate(tmp_path, "authority", days=100)
-    public, private = certificate(tmp_path, "broker", issuer=authority)
-    ann = certificate(tmp_path, "ann.example", issuer=authority)
-    secure = listener("tls", endpoint=f"tls:0:certificate={public}:key={private}:ca={authority[0]}:interface=127.0.0.1")
-
-    def guess(daemon: Daemon) -> str:
-        with daemon.connect(auth={"mode": "password", "id": "ann", "code": "guess"}) as peer:
-            return str(peer.receive()["msg"])
-
-    with running(tmp_path, MC0 + secure, users) as daemon:
-        until(lambda: "too many wrong passwords" in guess(daemon))
-        with Clients(f"tcp://127.0.0.1:{_mc0_port(daemon)}") as clients:
-            clients.subscribed(b"one", "all", keys=pairs["web1"])
-        context = ssl.create_default_context(cafile=str(authority[0]))
-        context.check_hostname = False
-        context.load_cert_chain(*ann)
-        plain = socket.create_connection(("127.0.0.1", daemon.port("tls")), PATIENCE)
-        with Peer(context.wrap_socket(plain)) as peer:
-            peer.send(to="client", op="auth")
-            peer.done()
-        assert "too many wrong passwords" in guess(daemon)
-
-
 def test_the_topics_of_the_registry_show_what_a_key_may_find(tmp_path: Path) -> None:
     for name in ("broker", "web1", "web2"):
         brokerkeys("new", name, "--dir", tmp_path / "keys")
@@ -254,40 +171,3 @@ def test_the_topics_of_the_registry_show_what_a_key_may_find(tmp_path: Path) -> 
 
 def _mc0_port(daemon: Daemon) -> int:
     return int(daemon.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(curve\)").group(1))
-
-
-MTL = """\
-[mtl]
-endpoint = "tcp://127.0.0.1:0"
-plain = true
-[http]
-enabled = false
-[access]
-file = "users.toml"
-[dbp]
-enabled = false
-[mc0]
-enabled = false
-[[elko.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-"""
-
-
-def test_a_user_logs_in_over_mtl_with_rights_and_out_when_the_password_changes(tmp_path: Path) -> None:
-    rights = '[[rights]]\nusers = ["bob"]\noperations = ["publish"]\nnames = ["news"]\n'
-    with running(tmp_path, MTL, USERS + rights) as daemon, peers_of(daemon) as peers:
-        ann, bob = peers.control(), peers.control()
-        for control, user, password in ((ann, "ann", "pencil"), (bob, "bob", "crayon")):
-            control.open()
-            assert control.scram(user, password).code == "201"
-            assert control.profile("topic").code == "200"
-        assert bob.lease("Writer", "news").code == "202"
-        assert bob.lease("Writer", "weather").code == "403"
-        assert bob.lease("Reader", "news").code == "403"
-        assert ann.lease("Reader", "weather").code == "202"
-        put(tmp_path / "users.toml", (USERS + rights).replace('"bob"', '"rob"'))
-        daemon.wait_for("the users file changed")
-        assert bob.lease("Writer", "news").code == "401"
-        assert ann.lease("Reader", "weather").code == "202"
-        assert bob.plain("bob", "crayon").code == "401"
-        assert bob.plain("rob", "crayon").code == "201"

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,10 @@ def refused(daemon: Daemon, name: str, **given: Any) -> tuple[int, str]:
     return status, answer["detail"]
 
 
+LONG = 600_000
+"""Bytes of a long message: two of them are more than an answer has."""
+
+
 def bodies(answer: Any) -> list[str]:
     return [each["text"] for each in answer["messages"]]
 
@@ -85,6 +91,34 @@ def test_messages_are_put_seen_and_taken_in_order(daemon: Daemon) -> None:
     assert (message["base64"], message["text"], message["size"]) == ("/w==", None, 1)
     assert refused(daemon, "queue-put", queue="order", text="?", base64=True)[0] == 400
     assert refused(daemon, "queue-put", queue="q" * 251, text="")[1] == "the name of a queue has more than 250 bytes"
+
+
+def test_an_answer_with_messages_ends_where_they_are_long(daemon: Daemon) -> None:
+    with peers_of(daemon) as peers:
+        writer = peers.writer("queue", "long")
+        for number in range(4):
+            writer.write(b"%d" % number + bytes(LONG), "long")
+        until(lambda: bodies(act(daemon, "queue-peek", queue="long", count=1)))
+    texts = [f"{number}{chr(0) * LONG}" for number in range(4)]
+    assert bodies(act(daemon, "queue-peek", queue="long", count=9)) == texts[:1]
+    assert bodies(act(daemon, "queue-get", queue="long", count=9)) == texts[:1]
+    assert bodies(act(daemon, "queue-get", queue="long", count=9)) == texts[1:2]
+    assert act(daemon, "queue-purge", queue="long") == {"messages": 2}
+
+
+def test_a_stream_has_long_messages_whole(daemon: Daemon) -> None:
+    texts = ["\1" * LONG, "short", "\U0001f600" * (LONG // 4)]
+    with peers_of(daemon) as peers, closing(HTTPConnection("127.0.0.1", daemon.http_port(), PATIENCE)) as stream:
+        writer = peers.writer("topic", "long")
+        stream.request("GET", "/v1/topics/long/messages")
+        answer = stream.getresponse()
+        assert answer.readline() == b":\n"
+        assert answer.readline() == b"\n"
+        for text in texts:
+            writer.write(text.encode(), "long")
+            line = answer.readline()
+            assert json.loads(line.removeprefix(b"data: ")) == {"topic": "long", "text": text}
+            assert answer.readline() == b"\n"
 
 
 def test_readers_of_the_wire_get_what_was_put_and_keep_what_they_have(daemon: Daemon) -> None:
@@ -105,7 +139,7 @@ def test_a_move_stops_where_there_is_no_room(daemon: Daemon) -> None:
     for number in range(5):
         act(daemon, "queue-put", queue="wide", text=str(number))
     moved = act(daemon, "queue-move", queue="wide", target="small")
-    assert (moved["messages"], moved["stopped"]) == (2, "the queue is full")
+    assert (moved["messages"], moved["stopped"]) == (2, "the queue is full (mtl.queues.messages)")
     assert bodies(act(daemon, "queue-peek", queue="wide")) == ["2", "3", "4"]
     assert refused(daemon, "queue-move", queue="wide", target="small")[0] == 429
     assert act(daemon, "queue-move", queue="wide", target="wider", count=1)["messages"] == 1
@@ -142,6 +176,9 @@ def test_dead_letters_are_delivered_again(daemon: Daemon) -> None:
 
 def test_a_durable_queue_has_its_messages_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
+        act(daemon, "queue-put", queue="kept-late", text="late", delay=3_600)
+        act(daemon, "queue-put", queue="kept-late", text="in 2050", at="2050-01-01T00:00:00Z")
+        assert "time zone" in refused(daemon, "queue-put", queue="kept-late", text="x", at="2050-01-01T00:00:00")[1]
         act(daemon, "queue-put", queue="kept", text="one")
         act(daemon, "queue-put", queue="kept", text="two")
         act(daemon, "queue-move", queue="kept", target="kept-2", count=1)
@@ -150,6 +187,9 @@ def test_a_durable_queue_has_its_messages_after_a_restart(tmp_path: Path) -> Non
     with running(tmp_path) as daemon:
         assert bodies(act(daemon, "queue-get", queue="kept", count=9)) == ["two"]
         assert bodies(act(daemon, "queue-get", queue="kept-2", count=9)) == ["one"]
+        assert bodies(act(daemon, "queue-get", queue="kept-late", count=9)) == []
+        late, later = act(daemon, "queue-peek", queue="kept-late", count=9)["messages"]
+        assert 3_000 < late["due"] <= 3_600 < later["due"]
 
 
 def test_a_queue_of_another_virtual_host_is_another_queue(daemon: Daemon) -> None:

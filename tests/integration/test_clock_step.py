@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.http_api import ask
 from tests.integration.mc0_clients import clients_of
+from tests.packages import program
 from tests.patience import until
 
 CLOCK = r"""
@@ -55,9 +55,7 @@ CONFIG = (
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, compiled."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
+    compiler = program("cc")
     folder = tmp_path_factory.mktemp("clock")
     (folder / "clock.c").write_text(CLOCK)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", "clock.so", "clock.c"], cwd=folder, check=True)

@@ -84,19 +84,6 @@ def test_the_console_serves_operators_who_trace_it_and_others(tmp_path: Path) ->
         assert "Traceback" not in "".join(daemon.log)
 
 
-def test_a_find_at_the_console_waits_for_its_service(tmp_path: Path) -> None:
-    with (
-        Daemon(tmp_path) as daemon,
-        daemon.connect() as provider,
-        socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as operator,
-    ):
-        operator.sendall(b'{"to":"broker","op":"find","service":"late","wait":-1,"tag":"t1"}\r\nstatus\r\n')
-        shown = operator.makefile("rb")
-        assert any(b"listeners" in line for line in iter(shown.readline, b""))  # the find was handled before
-        provider.send(to="broker", op="willserve", services=[{"service": "late", "hostport": "h:1"}])
-        assert any(b"h:1" in line for line in iter(shown.readline, b""))
-
-
 def test_a_trace_and_log_levels_change_while_it_runs(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon, daemon.connect() as peer:
         peer.done()

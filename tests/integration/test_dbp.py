@@ -389,71 +389,6 @@ def test_bad_datagrams_are_not_answered_and_harm_nobody(daemon: Daemon, nodes: N
     until(lambda: counters(daemon)["dbp_heartbeats.udp"] > before["dbp_heartbeats.udp"])
 
 
-def test_a_stranger_is_told_once_that_nobody_knows_it(nodes: Nodes) -> None:
-    stranger, other = nodes.udp(), nodes.udp()
-    for _ in range(5):
-        stranger.beat("stranger")
-    assert stranger.hear() == [b"</3"]
-    other.beat("stranger")
-    assert other.hear() == [b"</3"]
-    assert stranger.hears_nothing()
-
-
-BAD_MESSAGES = [
-    [b"", b""],
-    [b"", b"u_U"],
-    [b"", b"u_U", b"1795246600"],
-    [b"u_U", b"1795246600", b"bystander"],
-    [b"x", b"u_U", b"1795246600", b"bystander"],
-    [b"", b"u_U", b"", b"bystander"],
-    [b"", b"u_U", b"yesterday", b"bystander"],
-    [b"", b"U_U", b"1795246600", b"bystander"],
-    [b"", b"<\\3", b"1795246600", b""],
-    [b"", b"^o^", b"1795246600", b""],
-    [b"", b"</3", b"1795246600", b"n" * 1_000],
-    [b"", b"<3", b"1795246600", b"\xff\xfe"],
-    [b"", b"MDPW02", b"\x01", b"bystander"],
-    [b""] * 1_000,
-    [b"", b"u.u" * 30_000, b"1795246600"],
-]
-
-
-def test_bad_messages_are_not_answered_and_harm_nobody(nodes: Nodes, bystander: Node) -> None:
-    for frames in BAD_MESSAGES:
-        client = nodes.new()
-        client.socket.send_multipart(frames)
-        client.cut_off()
-        is_served(bystander)
-        assert client.hears_nothing(0), frames
-
-
-BAD_REGISTRATIONS = [
-    b"",
-    b"null",
-    b"[]",
-    b"{",
-    b"{}",
-    b'{"name": "\\ud800"}',
-    b'{"name": "mmi.service"}',
-    b'{"name": "Error"}',
-    b'{"name": "elkobroker"}',
-    b'{"name": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
-    b'{"name": "long", "x": "' + b"x" * 20_000 + b'"}',
-    b"\xff\xfe",
-]
-
-
-def test_bad_registrations_are_denied_with_a_reason(nodes: Nodes, bystander: Node) -> None:
-    for info in BAD_REGISTRATIONS:
-        command, reason = nodes.dealer().ask("UwU", info)
-        assert command == b"(O_O)"
-        assert reason
-        command, reason = nodes.hermes().ask("UoU", info)
-        assert command in (b"(O_O)", b"OmO")  # the original's nodes make no difference
-        assert reason
-    is_served(bystander)
-
-
 def test_a_valid_but_unexpected_message_is_answered_by_a_good_bye_and_a_close(nodes: Nodes, bystander: Node) -> None:
     for command in ("o_O", "OwO", "(O_O)", "OmO", "<3", "u.u"):
         node = nodes.dealer()
@@ -461,31 +396,6 @@ def test_a_valid_but_unexpected_message_is_answered_by_a_good_bye_and_a_close(no
         node.client.cut_off()
         is_served(bystander)
     assert bystander.ask("UwU", {"name": "bystander 2"}) == [b"</3"]
-
-
-def test_who_sends_too_much_at_once_is_disconnected(nodes: Nodes, bystander: Node) -> None:
-    greedy = nodes.dealer()
-    greedy.client.let_in()
-    greedy.say("u_U", bytes(LONGEST_FRAME + 1))
-    greedy.client.cut_off()
-    is_served(bystander)
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\nHost: dbp\r\n\r\n", id="a browser"),
-        pytest.param(bytes(range(256)) * 256, id="bytes of all values"),
-        pytest.param(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48) + b"\x04\xff" * 500, id="half a greeting"),
-        pytest.param(b"SHALOM 5246", id="a beacon"),
-        pytest.param(b"", id="nothing"),
-    ],
-)
-def test_what_is_no_peer_harms_nobody(nodes: Nodes, bystander: Node, noise: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", nodes.port), PATIENCE) as stranger:
-        with suppress(ConnectionError):
-            stranger.sendall(noise)
-        is_served(bystander)
 
 
 # starting

@@ -19,10 +19,10 @@ import pytest
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
+from tests.packages import program
 from tests.patience import PATIENCE, until
 
 HERE = "127.0.0.1"
-CURL = shutil.which("curl")
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,12 @@ def raw(daemon: Daemon, data: bytes) -> bytes:
         return answer
 
 
-@pytest.mark.skipif(CURL is None, reason="curl is not installed")
 def test_one_curl_offers_another_finds_and_an_elko_server_does_too(daemon: Daemon) -> None:
     def curl(*arguments: str) -> Any:
-        assert CURL is not None
         base = f"http://{HERE}:{daemon.http_port()}"
         *options, path = arguments
         ended = subprocess.run(
-            [CURL, "-sS", "--fail", *options, base + path], capture_output=True, check=True, timeout=PATIENCE
+            [program("curl"), "-sS", "--fail", *options, base + path], capture_output=True, check=True, timeout=PATIENCE
         )
         return json.loads(ended.stdout) if ended.stdout else None
 
@@ -61,28 +59,6 @@ def test_one_curl_offers_another_finds_and_an_elko_server_does_too(daemon: Daemo
         assert peer.ask(to="client", op="find", service="curled")["desc"][0]["hostport"] == "192.0.2.1:80"
     assert curl("-X", "DELETE", "/v1/services/curled/a") is None
     assert curl("/v1/services/curled")["services"] == []
-
-
-def test_a_find_waits_for_a_service_of_another_wire(daemon: Daemon) -> None:
-    with closing(http.client.HTTPConnection(HERE, daemon.http_port(), timeout=PATIENCE)) as connection:
-        connection.request("GET", "/v1/services/arena?wait=60")
-        with daemon.connect() as peer:
-            services = [{"type": "servicedesc", "service": "arena", "hostport": "h:1"}]
-            peer.send(to="client", op="willserve", services=services)
-            answer = connection.getresponse()
-            assert [each["hostport"] for each in json.loads(answer.read())["services"]] == ["h:1"]
-
-
-def test_an_instance_expires(daemon: Daemon) -> None:
-    assert ask(daemon, "PUT", "/v1/services/brief/a", {"hostport": "h:1", "ttl": 1})[0] == 201
-    until(lambda: ask(daemon, "GET", "/v1/services/brief")[1]["services"] == [])
-    assert ask(daemon, "POST", "/v1/services/brief/a/renew", {})[0] == 404
-
-
-def test_prometheus_discovers(daemon: Daemon) -> None:
-    ask(daemon, "PUT", "/v1/services/scraped/a", {"hostport": "192.0.2.1:9100"})
-    status, targets = ask(daemon, "GET", "/v1/discovery/prometheus?pattern=scraped")
-    assert (status, [each["targets"] for each in targets]) == (200, [["192.0.2.1:9100"]])
 
 
 def test_attacks_of_web_pages_are_refused(daemon: Daemon) -> None:
@@ -97,13 +73,6 @@ def test_a_smuggled_request_is_not_served(daemon: Daemon) -> None:
     head = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n"
     assert raw(daemon, head + put).startswith(b"HTTP/1.1 400 ")
     assert ask(daemon, "GET", "/v1/services/smuggled")[1]["services"] == []
-
-
-def test_a_body_over_the_limit_is_refused_before_it_is_sent(daemon: Daemon) -> None:
-    head = b"PUT /v1/services/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n"
-    answer = raw(daemon, head)
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"application/problem+json" in answer
 
 
 @pytest.mark.parametrize("chunked", [False, True])

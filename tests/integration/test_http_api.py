@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.integration.daemon import Daemon
+from tests.packages import program
 from tests.patience import PATIENCE
 
 EXAMPLES = 6
@@ -119,9 +119,7 @@ def test_every_view_is_served(http: Http) -> None:
 
 
 def test_promtool_finds_nothing_wrong_in_the_metrics_of_a_daemon(http: Http) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is missing: it is in Debian's package prometheus, see etc/setup.sh")
+    promtool = program("promtool")
     with urlopen(f"{http.url}/metrics", timeout=PATIENCE) as answer:
         text = answer.read()
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)

@@ -337,23 +337,13 @@ def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
             peer.done()
 
 
+OTHER_PORTS = ["--mc0-port", "0", "--dbp-port", "0", "--mtl-port", "0", "--http-port", "0", "--console-port", "off"]
+
+
 def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
     """Nothing is opened before twistd forks."""
     command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]
-    command += [
-        "--mc0-port",
-        "0",
-        "--dbp-port",
-        "0",
-        "--mtl-port",
-        "0",
-        "--http-port",
-        "0",
-        "--console-port",
-        "off",
-        "--state",
-        str(tmp_path / "state"),
-    ]
+    command += [*OTHER_PORTS, "--state", str(tmp_path / "state")]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
     log = tmp_path / "broker.log"
     until(lambda: "elko listener 'main' on" in log.read_text())
@@ -372,20 +362,7 @@ def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [twistd(), "--pidfile", "b.pid", "--logfile", "b.log", "elkobroker", "--port", str(port)]
-        command += [
-            "--mc0-port",
-            "0",
-            "--dbp-port",
-            "0",
-            "--mtl-port",
-            "0",
-            "--http-port",
-            "0",
-            "--console-port",
-            "off",
-            "--state",
-            str(tmp_path / "state"),
-        ]
+        command += [*OTHER_PORTS, "--state", str(tmp_path / "state")]
         ended = subprocess.run(
             command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE
         )

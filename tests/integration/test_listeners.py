@@ -17,6 +17,7 @@ from tests.integration.daemon import Daemon, Peer
 from tests.integration.mc0_clients import shown
 from tests.integration.test_lifecycle import run
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 ALL = """
 [[elko.listeners]]
@@ -76,19 +77,13 @@ NAMES = [*(f"elko listener {name!r}" for name in KINDS[:4]), "director listener 
 def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[int]:
     """A port that a foreign process has, by TCP or by UDP alone."""
     with socket.socket(socket.AF_INET, kind) as foreign:
+        if kind == socket.SOCK_STREAM:
+            # As for any listener: closed connections may still have the port for a minute.
+            foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         foreign.bind(("127.0.0.1", free_port()))
         if kind == socket.SOCK_STREAM:
             foreign.listen()
         yield foreign.getsockname()[1]
-
-
-def free_port() -> int:
-    """A port that nobody has, by TCP nor by UDP."""
-    with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        tcp.bind(("127.0.0.1", 0))
-        port: int = tcp.getsockname()[1]
-        udp.bind(("127.0.0.1", port))
-        return port
 
 
 def configured(directory: Path, text: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -21,7 +21,6 @@ from tests.integration.mc0_clients import (
     Client,
     Clients,
     Keys,
-    answered,
     brokerkeys,
     clients_of,
     configured,
@@ -132,7 +131,7 @@ def test_an_allowed_client_is_served_and_shown_with_its_key(farm: Farm, bystande
 
 def test_rights_are_those_of_the_user_of_the_key(farm: Farm, clients: Clients) -> None:
     web2 = clients.subscribed(b"node", "nodes web2", keys=farm.keys("web2"))
-    assert web2.ask("SUB|ID|s||nodes web1") == "ERROR|MESSAGE|may not subscribe to 'nodes web1'|ID|s"
+    assert web2.ask("SUB|ID|s||nodes web1") == "ERROR|MESSAGE|web2 has no right to subscribe 'nodes web1' here|ID|s"
 
 
 def test_a_waiting_client_gets_in_by_itself_when_its_key_is_allowed(farm: Farm, clients: Clients) -> None:
@@ -192,7 +191,7 @@ def test_keys_of_others_are_let_in_while_the_anonymous_user_has_a_right(tmp_path
     put(users, "nobody = true\n" + ELSEWHERE + right("anonymous", "publish subscribe", "mc0", "topic:p*"))
     with Daemon(tmp_path, *configured(tmp_path, MC0)) as daemon, clients_of(daemon) as clients:
         guest = clients.subscribed(b"guest", "p1", keys=Keys(*zmq.curve_keypair(), server))
-        assert guest.ask("PUT|TOPIC|other|ID|1||x") == "ERROR|MESSAGE|may not publish on 'other'|ID|1"
+        assert "a peer without a user has no right to publish 'other' here" in guest.ask("PUT|TOPIC|other|ID|1||x")
         assert guest.ask("PUT|TOPIC|p1|ID|2||x") == "MESSAGE|TOPIC|p1||x"
         assert guest.hear() == "OK|ID|2"
         put(users, "nobody = true\n" + ELSEWHERE)
@@ -224,16 +223,6 @@ def test_a_peer_that_loses_its_right_in_the_middle_of_a_message_is_closed(tmp_pa
         assert counters(daemon)["mc0_sessions.revoked"] == 1
 
 
-def test_a_client_with_another_key_of_the_broker_stays_out(farm: Farm, clients: Clients, bystander: Client) -> None:
-    before = refused(farm, "handshake")
-    public, _ = zmq.curve_keypair()
-    lost = clients.new(b"lost", keys=attrs.evolve(farm.keys("web2"), server=public))
-    lost.say("PUT|TOPIC|peace|ID|p||x")
-    until(lambda: refused(farm, "handshake") > before)
-    is_served(bystander)
-    assert lost.hears_nothing(0)
-
-
 def test_a_client_without_keys_stays_out(farm: Farm, clients: Clients, bystander: Client) -> None:
     before = refused(farm, "handshake")
     plain = clients.new(b"plain")
@@ -241,47 +230,6 @@ def test_a_client_without_keys_stays_out(farm: Farm, clients: Clients, bystander
     until(lambda: refused(farm, "handshake") > before)
     is_served(bystander)
     assert plain.hears_nothing(0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "noise",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\nHost: mc0\r\n\r\n", id="a browser"),
-        pytest.param(bytes(range(256)) * 256, id="bytes of all values"),
-        pytest.param(b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47) + b"\x04\xff" * 500, id="half of CURVE"),
-        pytest.param(b"", id="nothing"),
-    ],
-)
-def test_what_is_no_client_is_closed(farm: Farm, bystander: Client, noise: bytes) -> None:
-    before = counters(farm.daemon)["mc0_connections.closed"]
-    with socket.create_connection(("127.0.0.1", farm.daemon.mc0_port()), PATIENCE) as stranger:
-        with suppress(ConnectionError):
-            stranger.sendall(noise)
-            is_served(bystander)
-            while stranger.recv(65536):  # a greeting, perhaps
-                pass
-        until(lambda: counters(farm.daemon)["mc0_connections.closed"] > before)
-        is_served(bystander)
-
-
-def test_another_key_does_not_get_what_is_meant_for_an_identity(
-    farm: Farm, clients: Clients, bystander: Client
-) -> None:
-    owner = clients.subscribed(b"mine", "peace", keys=farm.keys("web1"))
-    before = refused(farm, "identity-taken")
-    thief = clients.new(b"mine", keys=farm.keys("web2"))
-    thief.say("SUB|ID|s||peace")
-    until(lambda: refused(farm, "identity-taken") > before)
-    bystander.say("PUT|TOPIC|peace||for the owner")
-    assert bystander.hear() == "MESSAGE|TOPIC|peace||for the owner"
-    assert owner.hear() == "MESSAGE|TOPIC|peace||for the owner"
-    assert thief.hears_nothing(0)
-    thief.close()
-    owner.close()
-    again = clients.new(b"mine", keys=farm.keys("web1"))
-    assert again.ask("NOOP|ID|1") == "OK|ID|1"
-    assert again.heard() == []
 
 
 def test_after_a_stop_sessions_go_on_but_those_whose_key_was_taken_away(tmp_path: Path) -> None:
@@ -324,17 +272,3 @@ def test_without_a_users_file_a_client_that_makes_a_key_for_each_run_is_answered
         for number in range(3):
             run(number)
         assert counters(daemon)["mc0_refused.identity-taken"] == 0
-
-
-def test_strangers_who_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
-    brokerkeys("new", "broker", "--dir", tmp_path / "keys")
-    mc0 = 'secret_key_file = "keys/broker.private"\nsessions = 3\nhandshake = 20'
-    server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
-    with Daemon(tmp_path, *configured(tmp_path, mc0)) as daemon, clients_of(daemon) as clients, ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(socket.create_connection(("127.0.0.1", daemon.mc0_port()), PATIENCE))
-        until(lambda: counters(daemon)["mc0_connections.accepted"] == 5)
-        client = clients.new(keys=Keys(*zmq.curve_keypair(), server))
-        client.say("NOOP|ID|x")
-        until(lambda: answered([client]) or counters(daemon)["mc0_refused.too-many-connections"])
-        assert answered([client])

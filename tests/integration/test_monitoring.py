@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -15,6 +14,7 @@ from broker.operate.metrics import cluster_metrics
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
 from tests.operate.members import two
+from tests.packages import program
 from tests.patience import PATIENCE
 
 ETC = Path(__file__).parents[2] / "etc"
@@ -67,9 +67,7 @@ def test_each_alert_is_described_and_has_a_case() -> None:
 
 
 def test_prometheus_agrees() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed")
+    promtool = program("promtool")
     done = subprocess.run(
         [promtool, "test", "rules", CASES.name], cwd=CASES.parent, capture_output=True, text=True, check=False
     )

@@ -18,7 +18,7 @@ from broker.client.settings import Settings
 from tests.integration.mtl_peers import CONFIRM, CONTENT, LEASE, PING, PONG, REJECT, RESPONSE, SUMMON, head, tail
 from tests.patience import PATIENCE
 
-QUICK = Settings(timeout=0.3, heartbeat=0.2, dead_after=3, least_pause=0.05, most_pause=0.1)
+QUICK = Settings(first_contact=None, timeout=0.3, heartbeat=0.2, dead_after=3, least_pause=0.05, most_pause=0.1)
 
 
 class Played:

@@ -15,7 +15,6 @@ import zmq
 
 from tests.access.users import ACCESS, ELSEWHERE, give_password, put, right
 from tests.integration.daemon import Daemon
-from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import clients_of, console, counters, shown
 from tests.integration.mtl_peers import (
     PING,
@@ -29,26 +28,11 @@ from tests.integration.mtl_peers import (
     ends_in_order,
     peers_of,
 )
-from tests.patience import until
-
-OFFER = {"type": "offer"}
 
 
 def desc(name: str, hostport: str = "h:1", **more: Any) -> dict[str, Any]:
     """A descriptor of a service, as Elko has it."""
     return {"type": "servicedesc", "service": name, "hostport": hostport, **more}
-
-
-def encoded(name: str, hostport: str = "h:1", **more: Any) -> bytes:
-    """The same as the body of a Content."""
-    return json.dumps(desc(name, hostport, **more)).encode()
-
-
-def found(daemon: Daemon, name: str, protocol: str = "tcp") -> list[str]:
-    """Return the places at which Elko finds a service."""
-    with daemon.connect() as customer:
-        answer = customer.ask(to="client", op="find", service=name, protocol=protocol)["desc"]
-        return [each["hostport"] for each in answer if "failure" not in each]
 
 
 def event(content: Content) -> tuple[str, Any]:
@@ -80,101 +64,6 @@ def test_S06_the_registry_begins_with_a_snapshot(mtl: Daemon, peers: Peers) -> N
         assert reader.heard() == []
 
 
-def test_what_elko_serves_comes_up_and_goes_down(mtl: Daemon, peers: Peers) -> None:
-    one, all_of_them = peers.reader("registry", "service/chat"), peers.reader("registry", "services")
-    synced(one)
-    while event(all_of_them.content())[0] != "synced":
-        pass
-    with mtl.connect(label="chat 1") as provider:
-        auth = {"mode": "password", "code": "sesame"}
-        provider.send(to="client", op="willserve", services=[desc("chat", auth=auth)])
-        up = one.content()
-        kind, body = event(up)
-        assert (kind, body["hostport"]) == ("up", "h:1")
-        assert "sesame" not in up.body.decode()
-        assert up.properties["content-type"] == "application/json"
-    down = one.content()
-    assert event(down)[0] == "down"
-    assert down.properties["revision"] > up.properties["revision"]
-    assert down.properties["provider"] == up.properties["provider"]
-    assert [event(content)[0] for content in all_of_them.contents(2)] == ["up", "down"]
-
-
-def test_what_dbp_registers_comes_up_too(mtl: Daemon, peers: Peers) -> None:
-    reader = peers.reader("registry", "service/rohan")
-    synced(reader)
-    with Nodes(mtl) as nodes:
-        node = nodes.dealer().registered("rohan", ip="127.0.0.1", port=7000, heartbeat_ms=60_000)
-        kind, body = event(reader.content())
-        assert (kind, body["hostport"]) == ("up", "127.0.0.1:7000")
-        node.say("</3", "rohan")
-        assert event(reader.content())[0] == "down"
-
-
-def test_what_is_offered_over_mtl_is_found_by_elko_as_long_as_the_flow_lasts(mtl: Daemon, peers: Peers) -> None:
-    reader = peers.reader("registry", "service/smith")
-    synced(reader)
-    writer = peers.writer("registry", "service/smith", "load", confirm="full")
-    assert writer.settled(writer.write(encoded("smith", "h:5"), "service/smith", OFFER)) == []
-    assert found(mtl, "smith") == ["h:5"]
-    kind, body = event(reader.content())
-    assert (kind, body["service"], body["hostport"]) == ("up", "smith", "h:5")
-    writer.close()
-    until(lambda: found(mtl, "smith") == [])
-    assert event(reader.content())[0] == "down"
-
-
-def test_an_offer_is_withdrawn_or_replaced(mtl: Daemon, peers: Peers) -> None:
-    writer = peers.writer("registry", "service/cook", confirm="full")
-    for hostport in ("h:1", "h:2"):
-        assert writer.settled(writer.write(encoded("cook", hostport), "", OFFER)) == []
-        assert found(mtl, "cook") == [hostport]
-    assert writer.settled(writer.write(b"", "", {"type": "withdraw"})) == []
-    assert found(mtl, "cook") == []
-
-
-@pytest.mark.parametrize(
-    ("properties", "body"),
-    [
-        ({}, encoded("baker")),
-        ({"type": "up"}, encoded("baker")),
-        (OFFER, encoded("butcher")),
-        (OFFER, b"{"),
-        (OFFER, b"[" * 5_000),
-        (OFFER, json.dumps({"service": "baker"}).encode()),
-        (OFFER, encoded("baker", auth={"mode": "password", "code": "sesame"})),
-    ],
-)
-def test_an_offer_that_is_none_is_rejected(mtl: Daemon, peers: Peers, properties: dict[str, str], body: bytes) -> None:
-    writer = peers.writer("registry", "service/baker", confirm="full")
-    sequence = writer.write(body, "", properties)
-    assert writer.receive() == Reject(sequence, multiple=False, recycle=False)
-    unconfirmed = peers.writer("registry", "service/baker", confirm="none")
-    sequence = unconfirmed.write(body, "", properties)
-    assert unconfirmed.receive() == Response(sequence, "400")
-    assert found(mtl, "baker") == []
-
-
-def test_loads_are_told_both_ways(mtl: Daemon, peers: Peers) -> None:
-    reader = peers.reader("registry", "load")
-    while event(reader.content())[0] != "synced":
-        pass
-    writer = peers.writer("registry", "load", confirm="full")
-    assert writer.settled(writer.write(b'{"load": 0.75}')) == []
-    with mtl.connect("admin") as admin:
-        assert 0.75 in [each["load"] for each in admin.ask(to="admin", op="loaddesc")["desc"]]
-    events = [event(content) for content in reader.heard() if isinstance(content, Content)]
-    assert [body["load"] for kind, body in events if body is not None and kind == "load"][-1] == 0.75
-    with mtl.connect(label="busy") as provider:
-        provider.send(to="client", op="load", factor=0.5)
-        provider.done()
-
-        while event(content := reader.content())[1]["load"] != 0.5:
-            pass
-        assert event(content)[1]["label"] == "busy"
-        assert content.properties["provider"] > 0
-
-
 # topics
 
 
@@ -203,84 +92,6 @@ def test_the_farm_can_be_watched_by_a_topic_of_the_brokers_own(mtl: Daemon, peer
             pass
         assert told["on"]
     assert peers.control().opened("topic").lease("Writer", "elkobroker.services").code == "403"
-
-
-def test_the_last_value_of_a_topic_is_for_who_comes_later(peers: Peers) -> None:
-    writer = peers.writer("topic", "kept", confirm="full")
-    for body in (b"1", b"2"):
-        assert writer.settled(writer.write(body, "", {"retain": True, "a": 1})) == []
-    reader = peers.reader("topic", "kept")
-    content = reader.content()
-    assert (content.body, content.properties["retained"], content.properties["a"]) == (b"2", True, 1)
-    assert writer.settled(writer.write(b"3")) == []
-    assert "retained" not in reader.content().properties
-    assert writer.settled(writer.write(b"", "", {"retain": True})) == []
-    reader.content()
-    assert peers.reader("topic", "kept").heard() == []
-
-
-# requests and replies
-
-
-def worker(peers: Peers, name: str) -> Flow:
-    """A client that works for a service, and may reply."""
-    flow, control = peers.flow(), peers.control().opened("service")
-    for side, resource in (("Reader", f"service/{name}"), ("Writer", "reply")):
-        assert flow.lease(control.token(side, resource)) == "200"
-    assert flow.summon(f"service/{name}") == "200"
-    return flow
-
-
-def caller(peers: Peers, name: str) -> tuple[Flow, str]:
-    """A client that asks a service, and where it gets replies."""
-    flow, control = peers.flow(), peers.control().opened("service")
-    lease = control.lease("Reader", "reply").body
-    for token in (lease["lease"], control.token("Writer", f"service/{name}")):
-        assert flow.lease(token) == "200"
-    assert flow.summon("reply") == "200"
-    return flow, lease["reply"]
-
-
-def test_a_request_is_replied_to(mtl: Daemon, peers: Peers) -> None:
-    replying, (asking, address) = worker(peers, "echo"), caller(peers, "echo")
-    assert len(found(mtl, "echo", "mtl")) == 1, "by Elko too"
-    question = {"reply-to": address, "correlation-id": "q1", "x": "y"}
-    assert asking.settled(asking.write(b"hello", "", question)) == []
-    request = replying.content()
-    assert (request.resource, request.body) == ("service/echo", b"hello")
-    assert request.properties == {**question, "redelivered": False, "delivery-count": 1}
-    answer = {"reply-to": address, "correlation-id": "q1"}
-    assert replying.settled(replying.write(b"HELLO", "", answer)) == []
-    replying.confirm(request.sequence)
-    reply = asking.content()
-    assert (reply.resource, reply.body, reply.properties) == ("reply", b"HELLO", {"correlation-id": "q1"})
-    assert asking.heard() == replying.heard() == []
-
-
-def test_a_request_that_nobody_takes_is_refused_for_now(peers: Peers) -> None:
-    asking, address = caller(peers, "nobody there")
-    sequence = asking.write(b"x", "", {"reply-to": address})
-    assert asking.receive() == Reject(sequence, multiple=False, recycle=True)
-    waiting = asking.write(b"y", "", {"reply-to": address, "correlation-id": "q", "ttl": 100})
-    assert asking.settled(waiting) == []
-    late = asking.content()
-    assert (late.body, late.properties["event"], late.properties["code"]) == (b"", "error", 504)
-    assert late.properties["correlation-id"] == "q"
-
-
-def test_another_worker_gets_the_request_of_one_that_is_gone_if_it_may(mtl: Daemon, peers: Peers) -> None:
-    first, (asking, address) = worker(peers, "frail"), caller(peers, "frail")
-    for number, retry in ((1, True), (2, False)):
-        properties = {"reply-to": address, "correlation-id": str(number), "retry": retry}
-        assert asking.settled(asking.write(b"x", "", properties)) == []
-    first.contents(2)
-    second = worker(peers, "frail")
-    first.close()
-    again = second.content()
-    assert (again.properties["correlation-id"], again.properties["redelivered"]) == ("1", True)
-    error = asking.content()
-    assert (error.properties["correlation-id"], error.properties["code"]) == ("2", 503)
-    assert len(found(mtl, "frail", "mtl")) == 1
 
 
 # the console

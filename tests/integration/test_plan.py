@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import check_output
 from typing import Any
+from urllib.request import urlopen
 
 from tests.core.plans import document, service
-from tests.integration.daemon import Daemon
+from tests.integration.configurations import ROUTERS, listener
+from tests.integration.daemon import ROOT, Daemon, environment
+from tests.integration.http_api import ask as http
 from tests.integration.mc0_clients import console, counters
+from tests.integration.test_console_blocks import as_shown, commands
 from tests.patience import until
+
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
 def ask(daemon: Daemon, line: str) -> Any:
@@ -45,3 +54,27 @@ def test_a_plan_is_shown_and_outlives_a_bad_file(tmp_path: Path) -> None:
         daemon.process.terminate()
         assert daemon.process.wait() in (0, -signal.SIGTERM)
         assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_an_autoscaler_and_scale_print_what_the_page_shows(tmp_path: Path) -> None:
+    needed = service("bank", need_now=6, schedule=[6] * 168)
+    (tmp_path / "plan.json").write_bytes(document(needed, issued=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+    launcher = f"""[[launchers.table]]\nname = "bank-worker"\nscript = "mktemp {tmp_path}/launched.XXX"\n"""
+    (tmp_path / "broker.toml").write_text(listener("main") + ROUTERS + f'[plan]\nfile = "plan.json"\n{launcher}')
+    with Daemon(tmp_path, "--config", "broker.toml") as daemon:
+        url = f"http://127.0.0.1:{daemon.http_port()}"
+        for number in range(4):
+            offer = {"hostport": f"192.0.2.{number}:7000", "ttl": 600}
+            assert http(daemon, "PUT", f"/v1/services/bank/{number}", offer)[0] == 201
+
+        def ctl(words: str) -> str:
+            command = [sys.executable, "-m", "broker.brokerctl", "--url", url, *words.split()]
+            return check_output(command, text=True, env=environment())
+
+        with urlopen(f"{url}/v1/plan/bank/replicas") as told:
+            assert as_shown("docs/operations.md", "curl -s http://127.0.0.1:9080/v1/plan/bank", told.read().decode())
+        assert as_shown("docs/operations.md", "brokerctl scale bank", ctl("scale bank"))
+        assert not [*tmp_path.glob("launched.*")]
+        [command] = [each for each, _ in commands(OPERATIONS) if "--act" in each]
+        assert ctl(command.removeprefix("brokerctl ")).endswith("launch bank-worker\n" * 2)
+        until(lambda: len([*tmp_path.glob("launched.*")]) == 2)

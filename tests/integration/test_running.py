@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import ssl
 import struct
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.access.users import ACCESS, put, right, token, user
-from tests.config.certificates import certificate
 from tests.integration.configurations import listener
 from tests.integration.daemon import ROOT, Daemon, Peer, StartedDaemon, environment, twistd
 from tests.integration.mc0_clients import console
@@ -53,44 +50,6 @@ def test_it_runs_on_the_reactor_of_the_broker_unless_another_is_chosen(daemon: D
             provider.send(to="client", op="willserve", services=offer("bank"))
             provider.done()
             assert len(customer.ask(to="client", op="find", service="bank")["desc"]) == 1
-
-
-def test_a_waiting_find_is_answered_when_the_service_comes(daemon: Daemon) -> None:
-    with daemon.connect() as customer, daemon.connect() as provider:
-        customer.send(to="broker", op="find", service="late", wait=-1, tag="w")
-        customer.done()
-        provider.send(to="broker", op="willserve", services=offer("late"))
-        assert customer.receive()["tag"] == "w"
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        [b"FOO / HTTP/1.1\r\n\r\nfind bank\r\n"],
-        [b"pat", b"ch / HT", b"TP/1.1\r\n\r\n", b"find bank\r\n"],
-        [b"\x16\x03\x01\x02\x00", b"find bank\r\n"],
-    ],
-)
-def test_the_console_executes_nothing_of_a_request_of_a_browser(daemon: Daemon, pieces: list[bytes]) -> None:
-    with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as browser:
-        browser.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with browser.makefile("rb") as answers:
-            assert answers.readline().startswith(b"elkobroker console")
-            for piece in pieces:
-                browser.sendall(piece)
-            rest = answers.read()
-        assert rest.startswith(b"error: ")
-        assert b"servicedesc" not in rest
-
-
-def test_services_go_with_the_connection(daemon: Daemon) -> None:
-    with daemon.connect("admin") as admin, daemon.connect() as provider:
-        admin.ask(to="admin", op="watch", services=True)
-        provider.send(to="client", op="willserve", services=offer("brief"))
-        assert admin.receive()["on"] is True
-        provider.sock.close()
-        notice = admin.receive()
-        assert (notice["on"], notice["desc"][0]["service"]) == (False, "brief")
 
 
 def test_a_client_that_ends_its_output_gets_its_answers_and_then_the_end(daemon: Daemon) -> None:
@@ -213,72 +172,7 @@ def test_peers_on_a_unix_socket(tmp_path: Path) -> None:
         running.wait_for("elko listener 'unix' on")
 
 
-def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Path) -> None:
-    shown, key = certificate(tmp_path, "first")
-    config = tmp_path / "elkobroker.toml"
-    config.write_text(
-        f'{ACCESS}[[elko.listeners]]\nname = "main"\n'
-        f'endpoint = "tls:0:certificate={shown}:key={key}:interface=127.0.0.1"\n'
-        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
-    )
-    put(tmp_path / "users.toml", user("server") + token("sesame") + right("server", "find"))
-    with Daemon(tmp_path, "--config", str(config)) as running:
-        with over_tls(running, shown) as peer:
-            peer.send(to="client", op="auth", auth={"mode": "password", "code": "sesame"})
-            [own] = peer.ask(to="client", op="find", service="broker-client", protocol="tls")["desc"]
-            assert own["protocol"] == "tls"
-            peer.send(to="client", op="disconnect")
-            peer.closed()
-        for old, new in zip((shown, key), certificate(tmp_path, "second"), strict=True):
-            new.replace(old)
-        running.signal(signal.SIGHUP)
-        running.wait_for("the configuration was reloaded")
-        with over_tls(running, shown) as peer:
-            peer.send(to="client", op="auth", auth={"mode": "password", "code": "wrong"})
-            assert peer.receive()["msg"] == "the token is wrong, or revoked"
-
-
-def test_an_address_that_guesses_passwords_is_held_up_and_no_other(tmp_path: Path) -> None:
-    config = tmp_path / "elkobroker.toml"
-    config.write_text(
-        '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-        f'[console]\nendpoint = "tcp:0:interface=127.0.0.1"\n{ACCESS}'
-        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
-    )
-
-    put(tmp_path / "users.toml", user("operator") + token("sesame") + right("operator"))
-
-    def on_the_wire(code: str, host: str) -> str:
-        with Peer(socket.create_connection(("127.0.0.1", running.port()), PATIENCE, (host, 0))) as peer:
-            peer.send(to="admin", op="auth", auth={"mode": "password", "code": code})
-            peer.send(to="admin", op="ping")
-            answer = peer.receive()
-            return str(answer.get("msg", answer["op"]))
-
-    def in_the_console(code: str, host: str) -> str:
-        with socket.create_connection(("127.0.0.1", running.console_port()), PATIENCE, (host, 0)) as operator:
-            operator.sendall(f"token {code}\r\nhelp\r\nquit\r\n".encode())
-            return b"".join(iter(lambda: operator.recv(65536), b"")).decode()
-
-    with Daemon(tmp_path, "--config", str(config)) as running:
-        for attempt, let_in in ((on_the_wire, "pong"), (in_the_console, "help")):
-            # On a slow machine some of the first ones come when the back-off is over already.
-            host = "127.0.0.1" if attempt is on_the_wire else "127.0.0.3"
-            said = [attempt("wrong", host) for _ in range(10)]
-            assert "the token is wrong" in said[0]
-            assert any("too many wrong passwords" in text for text in said)
-            assert let_in in attempt("sesame", "127.0.0.2")
-        running.wait_for("elko peer 127.0.0.1: too-many-guesses: too many wrong passwords")
-
-
-def over_tls(daemon: Daemon, trusted: Path) -> Peer:
-    """A peer that trusts just this certificate."""
-    context = ssl.create_default_context(cafile=str(trusted))
-    context.check_hostname = False
-    plain = socket.create_connection(("127.0.0.1", daemon.port()), PATIENCE)
-    return Peer(context.wrap_socket(plain))
-
-
+@pytest.mark.long
 def test_where_descriptors_are_few_listeners_share_them_and_refuse_with_a_reason(tmp_path: Path) -> None:
     notify = (
         f'[[notify.rules]]\nname = "f"\nevents = ["listener-full"]\ncommand = ["sh", "-c", "cat > {tmp_path}/event"]\n'

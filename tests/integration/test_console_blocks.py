@@ -1,0 +1,272 @@
+"""The console blocks of the pages: each command is run by a test, and prints what the page shows.
+
+``...`` and ``…`` in an output stand for any text, and ids, times and tokens for others of their kind.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.integration.configurations import DNS, ROUTERS, listener
+from tests.integration.daemon import ROOT, Daemon, environment, twistd
+from tests.integration.http_api import ask
+from tests.packages import ALONE, need_namespaces, program
+from tests.patience import PATIENCE, until
+from tests.test_documentation import PAGES
+
+RUN = ["README.md", "docs/http-api.md", "docs/protocols/http.md", "docs/protocols/dns.md", "docs/export.md"]
+"""Pages whose commands this file runs, from top to bottom, beside a broker of their own."""
+
+BY_OTHERS = {
+    "docs/brokerctl.md": "brokerctl/test_with_daemon.py",
+    "docs/clients.md": "client/test_guide.py",
+    "docs/questions.md": "integration/test_questions.py",
+    "docs/tutorial.md": "integration/test_tutorial.py",
+}
+"""Pages that another file runs."""
+
+CLUSTERED = "curl .*127.0.0.1:9[123]80|brokerctl --url http://127.0.0.1:9280|kill"
+"""Commands beside the three brokers of `make cluster`."""
+
+ELSEWHERE = {
+    "apt install": "install/test_debian_package.py",
+    "brokerctl backup|brokerctl restore|systemctl": "install/test_debian_package.py",
+    "brokerctl bridges": "bridge/test_sites.py",
+    "brokerctl cluster adopt": "cluster/test_adopt.py",
+    "brokerctl cluster init": "cluster/test_cluster_init.py",
+    r"brokerctl (--url \S+ )?queues move": "cluster/test_queues_moved.py",
+    "brokerctl user import": "brokerctl/test_user_commands.py",
+    "brokerkeys": "test_brokerkeys.py",
+    CLUSTERED: "integration/test_console_blocks.py",
+    "curl .*/v1/plan/|brokerctl scale": "integration/test_plan.py",
+    "make (install|uninstall)|systemd-sysusers": "install/test_install.py",
+    "make (check|docs|mutants|nightly|packages|plan|release|run|test)": "test_packaging.py",
+    "python -m spark|/opt/elkobroker/bin/pip|cp etc/systemd": "spark/test_command.py",
+    "sudo|brokerctl user|twistd": "brokerctl/test_user_commands.py",
+    "cd dist|git|gpg|sed": "test_packaging.py",
+    "tail -n": "export/test_journal.py",
+    "apt-get|echo net.core|sysctl|sh etc/": "",
+}
+"""Commands that need another machine, a cluster or a person, with the file that tries the same.
+
+The last ones change the machine by programs of the system alone.
+"""
+
+CONFIG = listener("main") + ROUTERS
+
+VARYING = {
+    r"\d{16}": "ID",
+    r"provider=\d+": "provider=ID",
+    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)": "TIME",
+    r'"owner_token":"[\w.-]+"': '"owner_token":"TOKEN"',
+}
+"""Values that differ in each run, with the word that takes their place on both sides."""
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """The commands of the blocks ``console``, each with its output."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^[$#] ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            while command.endswith(("|", "\\")):
+                more, _, output = output.partition("\n")
+                command = f"{command}\n{more}"
+            found.append((command, output))
+    return found
+
+
+def shows(page: str, printed: str) -> bool:
+    """Return True if an output is the one that a page shows."""
+    for pattern, word in VARYING.items():
+        page, printed = re.sub(pattern, word, page), re.sub(pattern, word, printed)
+    words = ("(?s:.*?)".join(map(re.escape, re.split(r"\.\.\.|…", word))) for word in page.split())
+    return re.fullmatch(r"\s*" + r"\s+".join(words) + r"\s*", printed) is not None
+
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[smhd]\b)?")
+"""A number, or a time as tables show it."""
+
+
+def as_shown(page: str, begin: str, printed: str, *names: tuple[str, str]) -> bool:
+    """Return True if a page shows that for its only command with that begin and an output, but for numbers and times.
+
+    ``names``: words of the page, each with the one in its place.
+    """
+    blocks = commands((ROOT / page).read_text())
+    [shown] = [output for command, output in blocks if command.startswith(begin) and output]
+    for name, real in names:
+        shown = shown.replace(name, real)
+    return shows(NUMBER.sub("N", shown), NUMBER.sub("N", printed))
+
+
+def is_clustered(command: str) -> bool:
+    return re.match(rf"(?:\.venv/bin/)?(?:{CLUSTERED})", command) is not None
+
+
+def elsewhere(command: str) -> str | None:
+    """Return the file that tries a command of `ELSEWHERE`."""
+    files = (file for each, file in ELSEWHERE.items() if re.match(rf"(?:\.venv/bin/)?(?:{each})", command))
+    return next(files, None)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page.read_text())], ids=lambda page: page.name)
+def test_each_command_of_a_page_is_run_by_a_test(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    if name not in RUN and name not in BY_OTHERS:
+        ours = [(command, output, elsewhere(command)) for command, output in commands(page.read_text())]
+        assert [command for command, _, file in ours if file is None] == []
+        # What they print is compared there.
+        shown = re.compile(rf'as_shown\(\s*"{re.escape(name)}"')
+        files = {file for _, output, file in ours if output}
+        assert [file for file in files if not shown.search((ROOT / "tests" / str(file)).read_text())] == []
+
+
+def test_the_files_that_run_commands_exist() -> None:
+    files = {*BY_OTHERS.values(), *ELSEWHERE.values()} - {""}
+    assert [file for file in files if not (ROOT / "tests" / file).exists()] == []
+
+
+def prepared(daemon: Daemon, name: str) -> None:
+    """Register or record what the page begins with."""
+    if name == "docs/protocols/dns.md":
+        for number, offer in enumerate(
+            (
+                {"hostport": "192.0.2.1:7000", "load": 0, "label": "ctx-1"},
+                {"hostport": "db.example.com:7001", "load": 1},
+            )
+        ):
+            assert ask(daemon, "PUT", f"/v1/services/bank/{number}", {**offer, "ttl": 600})[0] == 201
+    elif name == "docs/export.md":
+        hour = daemon.directory / "journal/segments/date=2024-05-01/hour=00"
+        hour.mkdir(parents=True)
+        with gzip.open(hour / "x.jsonl.gz", "wt") as segment:
+            for event in ("load", "drop"):
+                record = {"event": event, "service": "context-1", "ts": 1_714_521_600_000_000, "load": 0.5}
+                segment.write(json.dumps(record) + "\n")
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_each_command_prints_what_the_page_shows(tmp_path: Path, name: str) -> None:
+    page = (ROOT / name).read_text()
+    ours = [(command, output) for command, output in commands(page) if elsewhere(command) is None]
+    assert ours
+    with_dns = "dig " in page
+    if with_dns:
+        program("dig")
+    if "jq " in page:
+        program("jq")
+    (tmp_path / "broker.toml").write_text(CONFIG + (DNS if with_dns else ""))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for each, runs in (("brokerctl", f"{sys.executable} -m broker.brokerctl"), ("twistd", f"{twistd()} -n --pidfile=")):
+        (programs / each).write_text(f'#!/bin/sh\nexec {runs} "$@"\n')
+        (programs / each).chmod(0o755)
+    with Daemon(tmp_path, "--config", "broker.toml") as daemon:
+        port = daemon.http_port()
+        prepared(daemon, name)
+        places = {"127.0.0.1:9080": f"127.0.0.1:{port}", ".venv/bin/": "", "JOURNAL": str(tmp_path / "journal")}
+        if with_dns:
+            places["-p 9053"] = "-p " + daemon.wait_for(r"dns on 127\.0\.0\.1:(\d+)")[1]
+        url, path = f"http://127.0.0.1:{port}", f"{programs}:{os.environ['PATH']}"
+        variables = environment(ELKOBROKER_URL=url, PATH=path)
+        for command, output in ours:
+            for shown, real in places.items():
+                command = command.replace(shown, real)
+            done = subprocess.run(
+                ["sh", "-c", command],
+                cwd=tmp_path,
+                env=variables,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+            for kind, pattern in (("ID", r'"provider":(\d{16})'), ("TOKEN", r'"owner_token":"(.*?)"')):
+                if (known := re.search(pattern, done.stdout)) and kind not in variables:
+                    variables[kind] = known[1]
+                    if kind == "ID" and (shown_id := re.search(r'"provider":(\d{16})', output)):
+                        places[shown_id[1]] = known[1]
+            assert done.returncode == 0, command
+            if command.startswith("dig "):  # the records begin at a random one
+                output, done.stdout = ("\n".join(sorted(text.splitlines())) for text in (output, done.stdout))
+            if output:
+                assert shows(output, done.stdout), f"{command}\n{done.stdout}"
+
+
+def in_network_of(process: subprocess.Popen[str], command: str, output: Path) -> subprocess.Popen[bytes]:
+    """Run a command in the checkout, in the network of another process, with its output in a file."""
+    enter = ["nsenter", "--target", str(process.pid), "--net", "sh", "-c", f"exec >{output}\n{command}"]
+    return subprocess.Popen(enter, cwd=ROOT, env=environment(), start_new_session=True)
+
+
+def is_done(beside: subprocess.Popen[str], command: str, output: Path) -> bool:
+    return in_network_of(beside, command, output).wait(PATIENCE) == 0
+
+
+def has(output: Path, expected: str) -> bool:
+    return not expected or shows(expected, output.read_text())
+
+
+def prints(beside: subprocess.Popen[str], command: str, output: Path, expected: str) -> bool:
+    return is_done(beside, command, output) and has(output, expected)
+
+
+PROBE = """curl -X PUT http://127.0.0.1:9280/v1/services/probe/{} -d '{{"hostport": "10.0.0.9:80", "ttl": 600}}'"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network of one's own needs root")
+def test_three_brokers_print_what_the_page_shows(tmp_path: Path) -> None:
+    need_namespaces()
+    program("etcd")
+    program("curl")
+    ours = [each for each in commands((ROOT / "README.md").read_text()) if is_clustered(each[0])]
+    assert len(ours) == 7
+    [(gone, degraded)] = commands((ROOT / "docs/questions.md").read_text().partition("## One broker is gone")[2])
+    # What `make cluster` runs after the set-up; its state is in /tmp unless TMPDIR has another place.
+    command = [*ALONE, "sh", "etc/cluster.sh"]
+    place = environment(TMPDIR=str(tmp_path))
+    output, watched = tmp_path / "output", tmp_path / "watched"
+    with (
+        subprocess.Popen(command, cwd=ROOT, env=place, stdout=subprocess.PIPE, text=True) as cluster,
+        ExitStack() as background,
+    ):
+        background.callback(cluster.terminate)
+        assert cluster.stdout is not None
+        shown = []
+        while "Ctrl-C" not in (line := cluster.stdout.readline()):
+            shown.append(line)
+            assert line, "".join(shown)
+        numbers = count()
+        for command_line, expected in ours:
+            real = command_line.replace("/tmp/", f"{tmp_path}/")
+            if real.endswith("&"):
+                watch = in_network_of(cluster, real.removesuffix("&"), watched)
+                background.callback(os.killpg, watch.pid, signal.SIGTERM)
+                # Changes, until the first of them is shown: then it follows.
+                until(lambda: is_done(cluster, PROBE.format(next(numbers)), output) and watched.read_text())
+            elif real.startswith("kill"):
+                assert is_done(cluster, real, output)
+                until(partial(has, watched, expected))
+                # The same, by the page on questions: the status is 1.
+                url = "ELKOBROKER_URL=http://127.0.0.1:9280"
+                until(partial(prints, cluster, f"! {url} .venv/bin/{gone}", output, degraded))
+            else:  # another broker knows a moment later
+                until(partial(prints, cluster, real, output, expected))
+        left = [int(file.read_text()) for file in tmp_path.glob("*/[bc]/pid")]
+    # The end of the test closed the output of the script before it had ended.
+    assert len(left) == 2
+    assert not [pid for pid in left if Path(f"/proc/{pid}").exists()]
