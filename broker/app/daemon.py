@@ -47,8 +47,8 @@ from broker.core.database import StateError, StateFull
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan import PlanFile
+from broker.core.recorder import ValueRecorder
 from broker.core.store import Store
-from broker.core.value_recorder import ValueRecorder
 from broker.core.worker import log_defect
 from broker.export.plan_document import parse
 from broker.logs.log_lines import LogControl
@@ -222,7 +222,7 @@ class Daemon(TwistedService):
         self._collected = CollectedLog(os.path.join(self._state, COLLECTED), self._reactor, self.core.in_thread)
         self.counters.include(self._collected.counts)
         self._use_limits(self._config)
-        self._values = ValueRecorder(self._store, self._reactor, self.core.in_thread)
+        self._values = ValueRecorder(self._store, self._reactor, self.core.disk)
         last = self.core.topics.last_values if self._config.broker.store_last_values else None
         self._values.restore(snapshot.last_values, last)
         self.checks = HealthChecks(

@@ -9,7 +9,7 @@ Rules:
   former value, since an outdated one is worse than none.
 - Topics of the broker itself have no last value.
 
-`ValueRecorder` keeps them in the store, if the configuration says so.
+`broker.core.recorder.ValueRecorder` keeps them in the store, if the configuration says so.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from broker.core.disk import RETRY_SECONDS
 from broker.core.last_values import Key, LastValues, LastValuesBounds
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import LastValue, PublishedHeaders
+from broker.core.recorder import FLUSH_BYTES, FLUSH_ROWS, FLUSH_SECONDS, ValueRecorder
 from broker.core.store import Store
 from broker.core.topics import Topics, TopicsBounds
-from broker.core.value_recorder import FLUSH_BYTES, FLUSH_ROWS, FLUSH_SECONDS, ValueRecorder
-from tests.threads import Thread
+from tests.threads import Thread, TimedThread
 
 
 class CountingStore(Store):
@@ -49,7 +49,7 @@ class Run:
         self.values = LastValues(self.memory, bounds or LastValuesBounds())
         self.values.every = True
         self.topics = Topics(TopicsBounds(), self.memory, self.values)
-        self.recorder = ValueRecorder(self.store, self.clock, self.thread)
+        self.recorder = ValueRecorder(self.store, self.clock, TimedThread(self.clock, self.thread))
         self.recorder.restore(known, self.values if stored else None)
 
     def publish(self, topic: str, body: str, retain: bool = False, payer: str = "") -> None:

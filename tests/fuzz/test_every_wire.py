@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.model import PublishedHeaders
+from broker.core.recorder import ValueRecorder
 from broker.core.store import Store
-from broker.core.value_recorder import ValueRecorder
 from broker.operate.collected_log import CollectedLog
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.mtl.codec import data_messages, field_table
@@ -25,7 +25,7 @@ from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl
 from tests.recording.logs import nothing_fails
-from tests.threads import immediately
+from tests.threads import TimedThread, immediately
 from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.mc0.recording import Mc0Farm
 from tests.wires.mtl.control_recording import ControlFarm, Users
@@ -186,7 +186,7 @@ def test_messages_that_are_kept_are_read_from_the_log_the_store_and_by_dbp(messa
         farm.topics.last_values.every = True
         store = Store(f"{directory}/state")
         store.open()
-        recorder = ValueRecorder(store, farm.clock, immediately)
+        recorder = ValueRecorder(store, farm.clock, TimedThread(farm.clock, immediately))
         recorder.restore({}, farm.topics.last_values)
         for topic, said, body, retain in messages:
             headers = PublishedHeaders(said)
