@@ -38,12 +38,13 @@ from broker.app.notifications import EventReports
 from broker.app.operations import Operations
 from broker.app.process import COUNTERS, LoopLag, status, version
 from broker.app.process_start import HeapTrim, fail_at_exit, handle_signals, stop_once
-from broker.app.readiness import Draining, Readiness
+from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
 from broker.config import journal_settings
 from broker.config.load import Config
 from broker.core.database import StateError, StateFull
+from broker.core.drain import Draining
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan import PlanFile

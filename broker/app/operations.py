@@ -15,11 +15,10 @@ from zope.interface import implementer
 
 from broker.access.principal import Principal
 from broker.access.users_document import expiry
-from broker.app.readiness import Draining, Readiness
+from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
 from broker.core.control import (
-    Drain,
     IOperations,
     KeyState,
     LevelName,
@@ -33,6 +32,7 @@ from broker.core.control import (
     Trace,
     Traces,
 )
+from broker.core.drain import Drain, Draining
 from broker.core.errors import Reason, Refusal, no_right
 from broker.core.interfaces import ILaunchers, IRegistry, ITopics
 from broker.core.model import BROKER, NotReady, is_own

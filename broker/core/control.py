@@ -1,4 +1,4 @@
-"""The state of the daemon that operators change, and its values: a reload, a drain, log levels, traces of peers.
+"""The state of the daemon that operators change, and its values: a reload, log levels, traces of peers.
 
 Launchers: programs that administrators may start, and their switches.
 
@@ -20,6 +20,7 @@ import attrs
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from broker.core.drain import Drain
 from broker.core.interfaces import IControl, ILaunchers
 from broker.core.model import Launcher, NotReady
 
@@ -196,33 +197,6 @@ def topic_message(topic: bytes, headers: Sequence[bytes], body: bytes) -> dict[s
     shown = {_decoded(bytes(name)): _decoded(bytes(value)) for name, value in pairs}
     found = {name: value for name, value in shown.items() if name is not None and value is not None}
     return {**message, "headers": found} if found else message
-
-
-DrainState = Literal["off", "draining", "drained", "overdue"]
-
-
-@attrs.frozen
-class Drain:
-    """State of a drain.
-
-    - ``off``: the daemon serves everybody.
-    - ``draining``: new peers are refused, and present ones were asked to leave. ``drained``: all have left.
-    - ``overdue``: the deadline has passed, and some peers are still connected.
-
-    ``seconds`` is the time until the deadline, 0.0 in any other state than ``draining``. ``remaining`` has the number
-    of peers that are still connected, by wire; wires without any are absent.
-    """
-
-    state: DrainState = "off"
-    seconds: float = 0.0
-    remaining: Mapping[str, int] = attrs.field(factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The state as a line of text."""
-        left = ", ".join(f"{wire} {count}" for wire, count in self.remaining.items())
-        time = f", {self.seconds:.0f} s left" if self.state == "draining" else ""
-        return f"drain: {self.state}{time}{f'; peers: {left}' if left else ''}"
 
 
 @attrs.frozen

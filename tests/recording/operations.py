@@ -8,8 +8,9 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.app.operations import Operations
-from broker.app.readiness import Draining, Readiness
+from broker.app.readiness import Readiness
 from broker.app.wires import RunningWires
+from broker.core.drain import Draining
 from broker.logs.log_lines import LogControl
 from broker.net.refusal_log import Counters
 from broker.net.traces import Traces

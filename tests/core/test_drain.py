@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from broker.app.readiness import CHECK, MOST_SECONDS, Draining
-from broker.core.control import Drain
+from broker.core.drain import CHECK, MOST_SECONDS, Drain, Draining
 from broker.core.errors import Reason, Refusal
 
 
