@@ -68,8 +68,7 @@ class TopicStreams:
             outlet.write(b":\n\n")
         else:
             message = {**topic_message(topic, last.headers, b"".join(last.body)), "retained": True}
-            size = _size(last.headers, last.body)
-            reader.send(message, b"" if size > PIECE else msgspec.json.encode(message), size)
+            reader.send(message, *_encoded(message, last.headers, last.body))
         self._keep_alive.start()
         return partial(self.remove, reader)
 
@@ -97,8 +96,7 @@ class TopicStreams:
     ) -> None:
         """Send a message to its readers."""
         message = topic_message(topic, headers, b"".join(map(bytes, body)))
-        size = _size(headers, body)
-        about = b"" if size > PIECE else msgspec.json.encode(message)
+        about, size = _encoded(message, headers, body)
         now = self._clock.seconds()
         for reader in subscribers:
             if reader.outlet.behind:
@@ -113,8 +111,10 @@ class TopicStreams:
                 reader.send(message, about, size)
 
 
-def _size(headers: Sequence[bytes], body: Sequence[bytes]) -> int:
-    return sum(map(len, headers)) + sum(map(len, body))
+def _encoded(message: dict[str, object], headers: Sequence[bytes], body: Sequence[bytes]) -> tuple[bytes, int]:
+    """Return the text of a message, b"" for a long one, and its size."""
+    size = sum(map(len, headers)) + sum(map(len, body))
+    return b"" if size > PIECE else msgspec.json.encode(message), size
 
 
 def topic_endpoints(streams: TopicStreams) -> list[Endpoint]:
