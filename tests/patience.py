@@ -33,6 +33,14 @@ def until(look: Callable[[], Value], what: str = "a condition", seconds: float =
     return value
 
 
+def until_equal(ask: Callable[[], Value], wanted: Value) -> None:
+    """Ask again until the answer is the wanted one."""
+    end = time.monotonic() + PATIENCE
+    while (answer := ask()) != wanted:
+        assert time.monotonic() < end, f"waited in vain for {wanted!r}: it is still {answer!r}"
+        time.sleep(LOOK_EVERY)
+
+
 def written(file: Path) -> str:
     """Wait until another process has written to a file, and return its text: a file is there before its text is."""
     return until(lambda: file.read_text() if file.exists() else "")

@@ -6,8 +6,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from tests.cluster.brokers import Broker, Brokers
 from tests.cluster.context_servers import ContextServer
 from tests.integration.daemon import Peer
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until_equal
 
 QUICK = "[broker]\ngrace = 2\n"
 """Directors claim after the grace period: a test can wait for it."""
@@ -33,14 +32,6 @@ def connect(broker: Broker, role: str) -> Peer:
     peer = Peer(socket.create_connection(director(broker), PATIENCE))
     peer.send(to=role, op="auth", label="tester")
     return peer
-
-
-def until(ask: Callable[[], Any], wanted: Any) -> None:
-    """Ask again until the answer is the wanted one."""
-    end = time.monotonic() + PATIENCE
-    while (answer := ask()) != wanted:
-        assert time.monotonic() < end, answer
-        time.sleep(0.05)
 
 
 def counts(broker: Broker) -> dict[str, int]:
@@ -64,7 +55,7 @@ class Farm:
             for name, label, hostport in (("a", "context1", "127.9.9.1:19811"), ("b", "context2", "127.9.9.2:19811"))
         }
         self.warm("abc")
-        until(lambda: len(active(self.brokers)), 1)
+        until_equal(lambda: len(active(self.brokers)), 1)
 
     def start(self, name: str) -> Broker:
         return self.brokers.start(name, "--director-port", "0", "--mtl-port", "off", config=QUICK)
@@ -76,7 +67,7 @@ class Farm:
                 self._connected(admin)
 
     def _connected(self, admin: Peer) -> None:
-        until(lambda: sorted(admin.ask(to="admin", op="listproviders")["providers"]), ["context1", "context2"])
+        until_equal(lambda: sorted(admin.ask(to="admin", op="listproviders")["providers"]), ["context1", "context2"])
 
     def reserve(self, name: str, context: str, user: str) -> dict[str, Any]:
         with connect(self.brokers[name], "director") as peer:
@@ -91,7 +82,7 @@ class Farm:
     def all_present(self, name: str, users: list[str]) -> None:
         """Wait until this director lists exactly these users."""
         with connect(self.brokers[name], "admin") as admin:
-            until(lambda: sorted(admin.ask(to="admin", op="listusers")["users"]), sorted(users))
+            until_equal(lambda: sorted(admin.ask(to="admin", op="listusers")["users"]), sorted(users))
 
 
 @pytest.fixture
@@ -144,7 +135,7 @@ def test_one_director_decides_and_its_end_loses_no_user(farm: Farm) -> None:
         farm.all_present(each, users)
     opened = [room for server in servers.values() for room in server.opened]
     assert len(opened) == len(set(opened)) == 12 + RACES
-    until(lambda: len(active(brokers)), 1)
+    until_equal(lambda: len(active(brokers)), 1)
     # It is back: the servers that still have a broker find it again; until then the others decide.
     farm.start(name)
     granted = farm.reserve(name, "context-0", "user-w")
@@ -184,7 +175,7 @@ def test_a_broker_that_stops_gives_the_claim_to_another(farm: Farm) -> None:
     left = "abc".replace(name, "")
     users = [farm.enter(name, "context-inn", "user-joe")]
     brokers.stop(name)
-    until(lambda: len(active(brokers)), 1)
+    until_equal(lambda: len(active(brokers)), 1)
     users += [farm.enter(each, "context-inn", f"user-{each}") for each in left]
     for each in left:
         farm.all_present(each, users)

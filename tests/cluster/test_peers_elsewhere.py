@@ -6,16 +6,15 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.real_etcd import Etcd
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.http_api import ask
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until_equal
 
 OPTIONS = ("--mc0-port", "off", "--mtl-port", "off", "--dbp-port", "off")
 
@@ -42,13 +41,6 @@ def found(daemon: Daemon, service: str) -> list[str]:
         return [each["hostport"] for each in answer["desc"] if "hostport" in each]
 
 
-def until(ask: Callable[[], Any], wanted: Any) -> None:
-    end = time.monotonic() + PATIENCE
-    while (answer := ask()) != wanted:
-        assert time.monotonic() < end, answer
-        time.sleep(0.05)
-
-
 def put(daemon: Daemon, hostport: str, instance: str = "one") -> int:
     request = urllib.request.Request(
         f"http://127.0.0.1:{daemon.http_port()}/v1/services/bank/{instance}",
@@ -71,7 +63,7 @@ def test_an_http_instance(brokers: tuple[Daemon, Daemon]) -> None:
     a, b = brokers
     for one, hostport in ((a, "h:1"), (b, "h:2"), (a, "h:3")):
         assert put(one, hostport) == 201
-        until(lambda hostport=hostport: [found(each, "bank") for each in brokers], [[hostport]] * 2)  # type: ignore[misc]
+        until_equal(lambda hostport=hostport: [found(each, "bank") for each in brokers], [[hostport]] * 2)  # type: ignore[misc]
     # The holder dies: within the time to live of its entries it is put at the other one, and never doubled.
     a.process.send_signal(signal.SIGKILL)
     a.process.wait()
@@ -86,7 +78,7 @@ def test_an_http_instance(brokers: tuple[Daemon, Daemon]) -> None:
 def test_an_elko_server_that_connects_to_the_other_broker(brokers: tuple[Daemon, Daemon]) -> None:
     a, b = brokers
     with offer(a):
-        until(lambda: [found(each, "shop") for each in brokers], [["shop:1"]] * 2)
+        until_equal(lambda: [found(each, "shop") for each in brokers], [["shop:1"]] * 2)
         a.process.send_signal(signal.SIGKILL)
         a.process.wait()
     with offer(b):
