@@ -66,7 +66,8 @@ if EPollReactor is not None:
 
         def doIteration(self, timeout: float | None) -> None:
             """Wait for events for ``timeout`` seconds at most, and serve them."""
-            self.streams.dispatch(self._poller.poll(-1 if timeout is None else timeout, EVENTS), self._serve)
+            wait = 0 if self.streams.ends_wait else -1 if timeout is None else timeout
+            self.streams.dispatch(self._poller.poll(wait, EVENTS), self._serve)
 
         def removeAll(self) -> list[Any]:
             return [*super().removeAll(), *self.streams.removeAll()]  # type: ignore[no-untyped-call]

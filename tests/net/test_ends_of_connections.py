@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.error import ConnectionDone
 from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from broker.net.epoll_streams import END_SECONDS, Streams
 from broker.net.reactor import EVENTS
@@ -37,6 +39,9 @@ class Member:
         return None
 
     def readConnectionLost(self, reason: Any) -> None:
+        self.connectionLost(reason)
+
+    def connectionLost(self, reason: Any) -> None:
         self.farm.clock.advance(AN_END)
         self.farm.streams.forget(self)
         self.connected = False
@@ -116,7 +121,7 @@ def test_peers_among_more_ends_than_the_poll_returns_are_served_in_the_next_turn
     assert staying.read == [b"here"]
     assert 0 < len(farm.ended) <= 6
     while len(farm.ended) < len(going):
-        assert farm.clock.getDelayedCalls(), "the reactor does not wait while ends do"
+        assert farm.streams.ends_wait, "the reactor does not wait while ends do"
         farm.turn()
     assert farm.ended == going, "in their order"
 
@@ -137,3 +142,46 @@ def test_a_connection_whose_end_waits_may_change_its_events_and_leave(farm: Farm
     assert first.reason is None
     assert first not in farm.streams.getReaders()
     assert {second.reason, third.reason} == {"ConnectionDone"}
+
+
+def test_aborts_and_other_ends_share_the_time_of_a_turn_in_their_order(farm: Farm) -> None:
+    aborted, closed, staying = [farm.join() for _ in range(4)], farm.join(), farm.join()
+    for member in aborted:
+        member.peer.send(b"never read")
+        farm.streams.abort(member)
+    closed.peer.close()
+    assert not farm.ended, "the caller may still use it"
+    ended = []
+    for number in range(3):
+        staying.peer.send(b"%d" % number)
+        farm.turn()
+        ended.append(len(farm.ended))
+    assert ended == [2, 4, 5]
+    assert farm.ended == [*aborted, closed]
+    assert not farm.streams.ends_wait
+    assert staying.read == [b"0", b"1", b"2"]
+    assert [member.reason for member in farm.ended] == 4 * ["ConnectionAborted"] + ["ConnectionDone"]
+    assert not any(member.read for member in aborted)
+
+
+def test_an_aborted_connection_that_is_closed_meanwhile_ends_once(farm: Farm) -> None:
+    aborted = [farm.join() for _ in range(3)]
+    for member in aborted:
+        farm.streams.abort(member)
+    aborted[1].connectionLost(Failure(ConnectionDone()))
+    for _ in range(2):
+        farm.turn()
+    assert sorted(map(id, farm.ended)) == sorted(map(id, aborted))
+
+
+def test_an_end_that_waits_is_aborted_once(farm: Farm) -> None:
+    going = [farm.join() for _ in range(4)]
+    for member in going:
+        member.peer.close()
+    farm.turn()
+    waiting = [member for member in going if member not in farm.ended]
+    for member in waiting:
+        farm.streams.abort(member)
+    farm.turn()
+    assert {member.reason for member in waiting} == {"ConnectionAborted"}
+    assert len(farm.ended) == 4

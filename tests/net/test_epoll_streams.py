@@ -13,7 +13,7 @@ from typing import Any
 from twisted.internet import tcp
 from twisted.internet.defer import Deferred, DeferredQueue, maybeDeferred, succeed
 from twisted.internet.endpoints import TCP4ServerEndpoint
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorFDSet
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater
@@ -189,6 +189,22 @@ class OverSockets(TestCase):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
         self.assertIs(await accepted.lost(), ConnectionLost)
+
+    async def test_an_abort_discards_input_and_output(self) -> None:
+        client, accepted = await self.connected(self.listening())
+        transport: Any = accepted.transport
+        transport.write(bytes(LARGE))
+        client.send(b"unread")
+        transport.abortConnection()
+        transport.abortConnection()
+        self.assertEqual((transport.dataBuffer, transport._tempDataBuffer), (b"", []))
+        transport.resumeProducing()
+        transport.write(b"late")
+        self.assertIs(await accepted.lost(), ConnectionAborted)
+        self.assertEqual(accepted.events.pending, [])
+        with self.assertRaises(ConnectionResetError):
+            while client.recv(LARGE):
+                pass
 
     async def test_a_connection_that_reading_closes_is_not_written(self) -> None:
         client, accepted = await self.connected(self.listening())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
@@ -10,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from broker.config import endpoint
+from broker.net.epoll_streams import END_SECONDS, EndBudget
 from broker.net.listeners import listen
 from broker.net.reactor import EVENTS, Reactor
 from broker.net.silent_hosts import KEEPALIVE_IDLE, USER_TIMEOUT
@@ -188,3 +190,44 @@ print(installed, type(reactor).__module__ + "." + type(reactor).__name__)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.startswith(expected)
+
+
+class Polls:
+    """The epoll set of a reactor, which keeps the times for which it was to wait, and never waits."""
+
+    def __init__(self, epoll: Any) -> None:
+        self.waits: list[float] = []
+        self._epoll = epoll
+
+    def poll(self, wait: float, most: int) -> list[tuple[int, int]]:
+        self.waits.append(wait)
+        events: list[tuple[int, int]] = self._epoll.poll(0, most)
+        return events
+
+
+def test_ends_that_wait_for_a_turn_do_not_wait_for_an_event(reactor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = Accepting()
+    port: Any = listen(reactor, endpoint.parse("tcp:0:interface=127.0.0.1"), factory)
+    pairs = [connected(reactor, port, factory) for _ in range(5)]
+    readings = itertools.count()
+    monkeypatch.setattr(
+        reactor.streams, "ends", EndBudget(lambda: next(readings) * 2 * END_SECONDS)
+    )  # one in each turn
+    polls = Polls(reactor._poller)
+    monkeypatch.setattr(reactor, "_poller", polls)
+    for client, _ in pairs[:3]:
+        client.close()
+    for _, accepted in pairs[3:]:
+        accepted.transport.abortConnection()  # type: ignore[union-attr]
+    for _ in pairs:
+        reactor.runUntilCurrent()
+        reactor.doIteration(PATIENCE)
+    assert polls.waits == [0] * len(pairs)
+    reactor.runUntilCurrent()
+    reactor.doIteration(PATIENCE)
+    assert polls.waits[-1] == PATIENCE
+    assert {accepted.reason for _, accepted in pairs} == {ConnectionDone, ConnectionAborted}
+    monkeypatch.undo()
+    for client, _ in pairs:
+        client.close()
+    reactor.disconnectAll()
