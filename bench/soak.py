@@ -33,7 +33,7 @@ EVERY = 10.0
 """Seconds between two samples."""
 
 ENDS = 6
-"""Samples of which the median is shown as the begin and the end of a part: a minute."""
+"""Samples of which the median is shown as the start and the end of a part: a minute."""
 
 QUEUES = 100
 """Names of queues: all of them exist after the warm-up. An empty queue is kept for five minutes, and takes some
@@ -192,7 +192,7 @@ def main() -> int:
     print("  \n".join(f"{name}: {value}" for name, value in describe().items()))
     print(f"\n{visits / samples[-1][0]:.0f} visits a minute, {dict(soak.done)}; {start / MIB:.1f} MiB at the start,")
     print(f"{after:.1f} MiB half a minute after the end.\n")
-    print(table(["part", "MiB at its begin", "at its end", "MiB a minute", f"{CONFIDENCE:.0%}"], rows))
+    print(table(["part", "MiB at its start", "at its end", "MiB a minute", f"{CONFIDENCE:.0%}"], rows))
     if options.samples:
         options.samples.write_text("".join(f"{at:.3f} {value:.3f}\n" for at, value in samples))
     return low > GOAL

@@ -169,7 +169,7 @@ def expiry(chain: Sequence[x509.Certificate]) -> float:
 
 
 def trust(context: Any, authorities: Sequence[x509.Certificate]) -> None:
-    """Have an OpenSSL context verify the certificates of peers against authorities."""
+    """Set the authorities against which an OpenSSL context verifies the certificates of peers."""
     from OpenSSL.crypto import X509
 
     store = context.get_cert_store()
@@ -188,7 +188,7 @@ def context() -> SSL.Context:
 
 
 def present(context: Any, chain: Sequence[x509.Certificate], key: Any) -> None:
-    """Have an OpenSSL context present a certificate with its chain."""
+    """Set the certificate that an OpenSSL context presents, with its chain."""
     context.use_certificate(chain[0])
     for each in chain[1:]:
         context.add_extra_chain_cert(each)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 PORTS = range(20_000, 32_000, 2)
 """Below the ephemeral ports of Linux, which begin at 32,768: no outgoing connection and no port 0 of another program
-takes one of these between the end of a listener and the begin of the next. The odd port above each belongs to the same
+takes one of these between the end of a listener and the start of the next. The odd port above each belongs to the same
 caller, since etcd has two."""
 
 

@@ -84,7 +84,7 @@ def set_password(path: str, name: str, password: str, keep: bool = False) -> Non
 
 
 def add_token(path: str, name: str, label: str, days: float | None = TOKEN_DAYS, now: float | None = None) -> str:
-    """Add a token to a user, and return it: it is stored nowhere. ``days`` is its life; None is without an end."""
+    """Add a token to a user, and return it: it is stored nowhere. ``days`` is its life; None: it does not expire."""
     token = users_document.new_token()
     seconds = time.time() if now is None else now
 

@@ -116,7 +116,7 @@ class LoginGate:
         return len(self._known) + len(self._names) + len(self._addresses)
 
     def known(self) -> Iterable[Key]:
-        """Return the names that have logged in from an address, the one unused for longest first."""
+        """Return the names that have logged in from an address, the least recently used first."""
         return self._known
 
     def learn(self, known: Iterable[Key]) -> None:
@@ -224,7 +224,7 @@ class KnownLogins:
         gate.learned = self._learned
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._stopped = True
         if self._call is not None:
             self._call.cancel()
@@ -268,7 +268,7 @@ def _replace(path: str, known: Iterable[Key]) -> None:
 
 @attrs.define(eq=False)
 class RequestLimits:
-    """The limits, and the requests of late. A rate is in requests a second; 0 is no limit."""
+    """The limits, and the recent requests. A rate is in requests a second; 0 is no limit."""
 
     addresses: Rates[str]
     users: Rates[str]

@@ -1,6 +1,6 @@
 """Passwords: their verifiers, and checks in threads.
 
-Password verifiers (RFC 5803): they allow to check a password, but not to log in.
+Password verifiers (RFC 5803): a verifier serves to check a password, and not to log in.
 
 A verifier is a line of text in the form that PostgreSQL uses, ``SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY``,
 the last three in BASE64.
@@ -111,7 +111,7 @@ class PasswordVerifier:
 
 
 def matching(verifiers: Sequence[PasswordVerifier], password: str, work: int) -> list[PasswordVerifier]:
-    """Return those verifiers that a usable password fits. Slow: call it in a thread.
+    """Return the verifiers that match a usable password. Slow: call it in a thread.
 
     The time is that of ``work`` iterations (see `work_of`), however many verifiers there are: also for none, which is
     an unknown user.

@@ -36,7 +36,7 @@ def report(config: Config, resolves: Resolves = resolves) -> str:
 
 
 def warnings(config: Config) -> list[str]:
-    """As `broker.config.load.warnings`, without asking for host names: that blocks."""
+    """As `broker.config.load.warnings`, without a look-up of host names, which blocks."""
     return load.warnings(config, SCHEMA, lambda host: True)
 
 

@@ -90,11 +90,11 @@ class ConsoleListener:
         return [] if self._listener.certificates is None else [self._listener.certificates]
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Stop accepting connections. Fires when that is done."""
         return self._listener.stop_listening()
 
     def close(self) -> Deferred[None]:
-        """Close all connections in good order. Fires when they are closed."""
+        """Close all connections in order. Fires when they are closed."""
         return self._lines.close()
 
     def _parts(self) -> tuple[Sequence[Dialect], Shown]:

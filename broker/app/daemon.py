@@ -550,7 +550,7 @@ class Daemon(TwistedService):
         return succeed(None) if journal is None else journal.stop()
 
     def _shown(self) -> Shown:
-        """Return the state for operators."""
+        """Return the state that operators see."""
         own = [
             listener_view(self.retries.states, self._reactor),
             *registry_views(self.core.registry, self._reactor, self.core.cluster.members.name),

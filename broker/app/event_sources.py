@@ -174,7 +174,7 @@ class EventSources:
 
 @attrs.define
 class _Looks:
-    """Obstacles that are looked at from time to time, and the events of their beginning and end."""
+    """Obstacles that are polled, and the events of their start and end."""
 
     obstacles: Callable[[], Iterable[NotReady]]
     begins: str

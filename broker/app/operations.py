@@ -228,7 +228,7 @@ class Operations:
         host: str | None,
         principal: Principal,
     ) -> Deferred[Done]:
-        """Put a message into a queue. Fires when it is as safe as it gets."""
+        """Put a message into a queue. Fires when it is stored: a durable one is on the disk then."""
         try:
             due = None if at is None else expiry(at)
         except ValueError as error:

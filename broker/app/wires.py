@@ -59,7 +59,7 @@ class RunningWires:
         self._draining = False
 
     def add(self, retries: ListenerRetries, config: Config, context: WireContext) -> None:
-        """Have ``retries`` make the wires and open their listeners. If that fails, `abandon` closes what is open."""
+        """Make the wires by ``retries``, and open their listeners. If that fails, `abandon` closes what is open."""
         self._config = config
         for wire in WIRES:
             section = getattr(config, wire.name)
@@ -171,7 +171,7 @@ class RunningWires:
         return found.actions()[name]
 
     def stop_listening(self) -> Deferred[Any]:
-        """Accept no more connections. Fires when that is so."""
+        """Stop accepting connections. Fires when that is done."""
         return DeferredList([wire.stop_listening() for wire in self._open.values()], consumeErrors=True)
 
     def close(self) -> Deferred[Any]:

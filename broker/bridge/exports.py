@@ -102,7 +102,7 @@ class Exports:
         self._soon(self._read, 0)
 
     def _read(self) -> None:
-        """Offer the services of some more providers, from a list of those that were there at the begin."""
+        """Offer the services of some more providers, from a list of those that were there at the start."""
         del self._timers[self._read]
         some = list(islice(self._unread, READ_AT_ONCE))
         for provider in some:

@@ -28,7 +28,7 @@ _PATH = re.compile(r"[A-Za-z0-9-]{1,64}(?: [A-Za-z0-9][A-Za-z0-9._-]{0,63})+")
 
 @attrs.frozen
 class Path:
-    """A path: the ``id`` of its begin, and the ``sites`` in their order."""
+    """A path: the ``id`` of its origin, and the ``sites`` in their order."""
 
     id: str
     sites: tuple[str, ...] = ()

@@ -317,7 +317,7 @@ def _own(path: Path, directory: Path) -> None:
 
 @contextlib.contextmanager
 def _failures(sentence: str) -> Iterator[None]:
-    """Have errors of the system become failures of the command."""
+    """Raise errors of the system as failures of the command."""
     try:
         yield
     except OSError as error:

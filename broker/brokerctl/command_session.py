@@ -57,7 +57,7 @@ class Commands(click.Group):
         self.sections.setdefault(section, []).append(name)
 
     def complete(self, section: str, made: Callable[[], Iterable[tuple[str, Callable[[], click.Command]]]]) -> None:
-        """Have a section filled by ``made``, which returns its commands, when a command is not found, or all are."""
+        """Add commands to a section by ``made``, which is called when a command is not found, or all are needed."""
         self.sections.setdefault(section, [])
         self._rest[section] = made
 
@@ -247,11 +247,11 @@ def run_plainly(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _nothing() -> None:
-    """Have ended."""
+    """Return at once."""
 
 
 def sleep(reactor: Any, seconds: float) -> Awaitable[None]:
-    """Return what ends after a time: a Deferred, or without a reactor something that has ended."""
+    """Wait for some seconds: by a Deferred, or without a reactor by blocking."""
     if reactor is None:
         time.sleep(seconds)
         return _nothing()

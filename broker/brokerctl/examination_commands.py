@@ -76,7 +76,7 @@ def output_lines(finished: subprocess.CompletedProcess[str]) -> Sequence[str]:
 def check(context: click.Context, file: str, ports: bool) -> int:
     """Check a configuration file on this machine, as twistd elkobroker --check does.
 
-    The exit code is 1 if the file has errors. The running broker is not asked.
+    The exit code is 1 if the file has errors. The running broker is not contacted.
     """
     finished = twistd("--config", file, "--check-ports" if ports else "--check")
     output = session_of(context).output

@@ -60,7 +60,7 @@ def editing() -> ModuleType:
 
 
 def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have the sentences of a failed change become a failure of the command."""
+    """Raise the sentences of a refused change as a failure of the command."""
 
     @wraps(function)
     def command(*arguments: Any, **named: Any) -> Any:

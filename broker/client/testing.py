@@ -300,7 +300,7 @@ class Connection:
         self._soon(lambda: None if self._closed else self._failed(why))
 
     def look_after(self, seconds: float) -> None:
-        """Have the broker check its timers after that time."""
+        """Advance the time of the broker, and fire the timers that are due."""
         self._soon(self._set_look, seconds)
 
     def _set_look(self, seconds: float) -> None:

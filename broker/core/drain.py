@@ -62,7 +62,7 @@ class Drain:
 class Draining:
     """The drain of the wires. ``away`` sends all peers away, ``back`` ends that, ``remaining`` counts them by wire.
 
-    ``changed`` is called at the begin and at the end of a drain.
+    ``changed`` is called at the start and at the end of a drain.
     """
 
     log = Logger()

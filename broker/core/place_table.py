@@ -175,7 +175,7 @@ class PlaceTable:
         return self._seconds() - self._turned_away_at < RECENT
 
     def make_room(self, source: str) -> Refusal | None:
-        """Have a place for a newcomer of that address, if need be by displacing another peer. Returns the refusal of a
+        """Make room for a newcomer from that address, if need be by displacing another peer. Returns the refusal of a
         newcomer without one."""
         if not self.full:
             return None

@@ -8,7 +8,7 @@ Rules:
   disk refused are lost too: from the first that is not a good line to the last that was handed over.
 - So the lost records always have the last numbers that were assigned, and the next hand-over begins with a ``drop``
   record with their number. If a ``drop`` is lost itself, the next one counts it, and the losses that it reported.
-- A failed write is retried with exponential back-off; meanwhile the queue fills. The log has the begin and the end of
+- A failed write is retried with exponential back-off; meanwhile the queue fills. The log has the start and the end of
   such a period. Sealing and retention have back-offs and log lines of their own: their failures cost no record.
 - The thread appends due records before it continues with sealing or retention.
 - The thread pauses after every fraction of a millisecond of work: the reactor waits for no more than that
@@ -187,7 +187,7 @@ class Timers:
                 timer.call.reset(timer.seconds)
 
     def stop(self) -> None:
-        """Cancel all calls, and accept no more."""
+        """Cancel all calls, and refuse new ones."""
         for timer in (self._timers or {}).values():
             timer.call.cancel()
         self._timers = None

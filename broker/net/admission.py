@@ -133,7 +133,7 @@ class ConnectionFactory(Factory):
         return refusal
 
     def seat(self, table: PlaceTable, network: str) -> Refusal | None:
-        """Have a place for a newcomer in a table of the listener. Returns the refusal of one without a place."""
+        """Make room for a newcomer in a table of the listener. Returns the refusal of one without a place."""
         if not table.full:
             return None
         refusal = table.make_room(network)

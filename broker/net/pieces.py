@@ -47,7 +47,7 @@ class Pieces:
         return self.buffer().getvalue()
 
     def buffer(self) -> BytesIO:
-        """Return a buffer with the content, which is this one's no more."""
+        """Return the content in a new buffer, and leave this one empty."""
         last, pieces = self._last, self._pieces
         if pieces:
             last = BytesIO()

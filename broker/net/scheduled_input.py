@@ -161,7 +161,7 @@ class Scheduled:
         self.__dict__["steps"] = steps
 
     def untap(self) -> None:
-        """Report no more. No-op without a tap."""
+        """Stop the reports. No-op without a tap."""
         self.__dict__.pop("steps", None)
 
     # from the transport

@@ -152,7 +152,7 @@ class Scheduler:
 
     @property
     def request_id(self) -> str:
-        """The id of the request that is being handled; "" for a connection whose messages have none."""
+        """The id of the current request; "" for a connection whose messages have none."""
         return getattr(self._serving, "request_id", "")
 
     def number_conversation(self) -> int:

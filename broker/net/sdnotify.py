@@ -51,12 +51,12 @@ class SystemdNotifier:
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Report the begin of a reload; `ready` must follow."""
+        """Report the start of a reload; `ready` must follow."""
         # systemd compares this with its own CLOCK_MONOTONIC, so that the reactor's clock does not fit.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000}")
 
     def stopping(self) -> None:
-        """Report the begin of the shutdown."""
+        """Report the start of the shutdown."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:

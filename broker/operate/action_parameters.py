@@ -198,7 +198,7 @@ class CallService:
 class QueuePut:
     """Puts a message into a work queue.
 
-    A durable queue has it on the disk then.
+    A message of a durable queue is on the disk when the answer is sent.
     """
 
     queue: Name
@@ -214,7 +214,7 @@ class QueuePut:
 class QueueGet:
     """Takes messages out of a work queue.
 
-    They are confirmed at once: an answer that does not arrive has lost them. Clients of MTL confirm each message after
+    They are confirmed at once: if the answer is lost, so are they. Clients of MTL confirm each message after
     their work.
     """
 

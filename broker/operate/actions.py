@@ -158,7 +158,7 @@ class Action:
 
     @property
     def audited(self) -> bool:
-        """True if the audit log has a line of it: an act of administration, and none that every client does."""
+        """True if the audit log has a line of it: an act of administration, and not one that every client may do."""
         return self.right.startswith("admin.")
 
     @property

@@ -303,7 +303,7 @@ class CertificateWatch:
         self._timer = self._clock.callLater(CHECK, self.start)
 
     def stop(self) -> None:
-        """Check no more."""
+        """Stop the checks."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None

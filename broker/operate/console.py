@@ -410,7 +410,7 @@ class _Printer:
         self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
 
     def write_first(self, data: bytes) -> None:
-        """Print one message: output of a console is in no order with that of others."""
+        """Print one message: the output of a console has no order relative to other connections."""
         self.write(data)
 
     def refused(self, refusal: Refusal) -> bool:

@@ -24,7 +24,7 @@ Reasons = Callable[[], Sequence[NotReady]]
 
 @attrs.frozen
 class Health:
-    """The answer of a process whose loop turns."""
+    """The answer of a process whose event loop runs."""
 
     status: str = "ok"
 

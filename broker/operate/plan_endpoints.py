@@ -48,7 +48,7 @@ OLDEST = 8 * DAY
 
 @attrs.frozen
 class ReplicasQuery:
-    """``scale_in``: the answer may be fewer than there are."""
+    """``scale_in`` permits an answer below the present number."""
 
     scale_in: bool = False
 

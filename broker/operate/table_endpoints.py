@@ -64,7 +64,7 @@ class ListQuery:
 class Rows:
     """A page of a list.
 
-    ``total`` is the number of rows on all pages. ``epoch`` and ``revision`` are those of the registry at the begin.
+    ``total`` is the number of rows on all pages. ``epoch`` and ``revision`` are those of the registry at the start.
     """
 
     rows: list[dict[str, Any]]

@@ -52,7 +52,7 @@ class View(Generic[Item]):
     - ``name``: its name in commands: ``dbp services``. ``help``: a sentence.
     - ``columns``: all columns, in order.
     - ``items``: the items, one for each row. The iteration may last many turns of the reactor, in which the state
-      changes: it goes over a copy of the references that were there at its begin, or skips what has ended.
+      changes: it goes over a copy of the references that were there at its start, or skips what has ended.
     - ``row``: returns the row of an item.
     - ``keys``: returns the texts of an item that a shell pattern is matched against.
     - ``order``: the column by which rows are sorted unless another one is asked for; "" for the order of the items.

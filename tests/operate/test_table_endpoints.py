@@ -129,7 +129,7 @@ def test_the_snapshot_is_that_of_the_begin(farm: ApiFarm, site: Site) -> None:
     farm.join("late", "late")
     answer = content_of([first, *body])
     assert answer["revision"] == revision
-    assert [row["service"] for row in answer["rows"]] == ["bank", "mint"], "gone before its turn, and after the begin"
+    assert [row["service"] for row in answer["rows"]] == ["bank", "mint"], "gone before its turn, and after the start"
 
 
 def content_of(parts: list[bytes]) -> Any:

@@ -577,7 +577,7 @@ class ClusterRegistry(Registry):
         holding.entry.services = [each.service for each in sorted(found, key=lambda each: each.order)]
 
     def _hide(self, items: Sequence[Item], step: Step) -> None:
-        """Remove registrations that are found no more; those of other members may be gone altogether."""
+        """Remove registrations that finds no longer return; those of other members may be gone altogether."""
         by_provider: dict[int, list[Item]] = {}
         for item in items:
             by_provider.setdefault(item.provider, []).append(item)

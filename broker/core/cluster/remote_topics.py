@@ -188,7 +188,7 @@ class RemoteTopics:
         }
 
     def stop(self) -> None:
-        """Announce nothing any more."""
+        """Stop announcing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -263,7 +263,7 @@ class HttpChannel(Scheduled, TwistedProtocol):
                 return
 
     def _serve_next(self) -> bool:
-        """Serve the request at the begin of the input. Returns False if it is not complete."""
+        """Serve the request at the start of the input. Returns False if it is not complete."""
         request = self._next()
         if request is None:
             if not self._arriving and not self.hanging_up:
@@ -284,7 +284,7 @@ class HttpChannel(Scheduled, TwistedProtocol):
         return True
 
     def _next(self) -> HttpRequest | None:
-        """Return the request at the begin of the input; None if it is not complete, or was refused."""
+        """Return the request at the start of the input; None if it is not complete, or was refused."""
         request = self.request
         try:
             if request is None:

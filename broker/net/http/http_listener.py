@@ -68,7 +68,7 @@ class Channel(HttpChannel):
         self.seen = seen
 
     def untap(self) -> None:
-        """Report no more. No-op without a tap."""
+        """Stop the reports. No-op without a tap."""
         self.seen = None
 
     def report(self, direction: Direction, text: bytes) -> None:

@@ -151,9 +151,9 @@ class HeadTooLong(ValueError):
 
 
 def head_end(data: bytes, searched: int) -> int:
-    """Return the end of the head at the begin of ``data``, or 0 if it is not complete.
+    """Return the end of the head at the start of ``data``, or 0 if it is not complete.
 
-    No end is before ``searched``. Raises `NoRequest` for a begin that no head has, and `HeadTooLong`.
+    No end is before ``searched``. Raises `NoRequest` for a start that no head has, and `HeadTooLong`.
     """
     end = data.find(b"\r\n\r\n", searched)
     if max(end, len(data) if end < 0 else 0) > MAX_HEAD:
@@ -178,7 +178,7 @@ class Chunks:
         """Bytes of trailers so far; -1 before the last chunk."""
 
     def read(self, data: bytes, content: Pieces) -> int:
-        """Append to ``content`` what ``data`` has of the body. Returns the number of bytes that were used."""
+        """Append the part of the body in ``data`` to ``content``. Returns the number of bytes that were used."""
         at = 0
         while not self.done:
             if self._left:

@@ -47,7 +47,7 @@ R = TypeVar("R", bound=Router)
 
 
 class ClientKeys(Protocol):
-    """The admitted client keys, which change. ``changed`` has callbacks for keys (Z85) that are admitted no more."""
+    """The admitted client keys, which change. ``changed`` has callbacks for keys (Z85) that are no longer admitted."""
 
     changed: list[Callable[[Collection[str]], object]]
 

@@ -47,7 +47,7 @@ class ClientIdentities:
         return AuthenticationContext(mechanisms, name_of, policy.serves_anonymous)
 
     def revoke_from(self, control: ControlFlow) -> None:
-        """Have the control flow revoke the access of users and keys that are removed or changed."""
+        """Revoke the access of users and keys that are removed or changed, in the control flow."""
         verifiers = self.access.verifiers
 
         def passwords_changed() -> None:

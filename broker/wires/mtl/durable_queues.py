@@ -46,7 +46,7 @@ Key = tuple[str, str]
 
 
 class LeftQueues:
-    """The messages in the store of ``directory``, which is used no more. ``trouble`` is a sentence about them, empty
+    """The messages in the store of ``directory``, which is no longer used. ``trouble`` is a sentence about them, empty
     without any; ``counts`` has their number for each space and name."""
 
     log = Logger()

@@ -263,7 +263,7 @@ def trend_of(plan: Row) -> Trend | None:
     """Return the trend of 13 weeks from a row of gold_plan; None where the row has no weekly peaks.
 
     The line that meets the limit is the trend with the headroom of the plan on top, so that the drawing and the date of
-    the plan agree. A week is drawn at its begin.
+    the plan agree. A week is drawn at its start.
     """
     issued, peaks = time_of(plan, "issued"), plan.get("weekly_peaks")
     if issued is None or not isinstance(peaks, list):

@@ -54,7 +54,7 @@ DIGITS = 6
 
 
 def midnight(day: date) -> int:
-    """Return the begin of a date."""
+    """Return the start of a date."""
     return int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
 
 

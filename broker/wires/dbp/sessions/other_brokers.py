@@ -101,7 +101,7 @@ class RemoteServices:
         )
 
     def bye(self, name: str | None, source: Source) -> bool:
-        """Forward a DISCONNECT likewise."""
+        """Forward a DISCONNECT in the same way."""
         return name is not None and self._forward(name, source[0], dbp_datagrams.ForwardedBye(name, *source))
 
     def check_move(self, name: str, address: str) -> Held | None:

@@ -109,6 +109,6 @@ class AccessControl:
         return self.access.grants(principal, self.title) if self.access.users else None
 
     def review(self) -> None:
-        """Have all sessions check their users and rights, which have changed."""
+        """Check the users and rights of all sessions again, after a change."""
         for session in tuple(self.sessions):
             session.review()
