@@ -31,6 +31,7 @@ from broker.core.memory_budget import MemoryBudget, ServicePayer
 from broker.core.model import (
     BAD_STATES,
     BROKER,
+    DESCRIPTIONS,
     MAX_INFO,
     MAX_NAME,
     MAX_TEXT,
@@ -117,7 +118,7 @@ class ProviderEntry:
         )
 
 
-AMENDABLE = ("info", "lasting", "interval", "zone", "tags", "meta")
+AMENDABLE = ("info", "lasting", "interval", *(name for name in DESCRIPTIONS if name != "label"))
 """Fields of a service that may change while it stays registered."""
 
 
@@ -645,12 +646,12 @@ def _check_texts(service: Service) -> None:
     """Raise `Refusal` for a service with a text over its limit, or an address that no client can use."""
     check_hostport(service.hostport)
     check_labels(service)
-    texts: tuple[str | None, ...] = (service.hostport, service.label, service.zone)
+    texts: tuple[object, ...] = (service.hostport, *service.descriptions.values())
     if service.auth is not None:
         auth = service.auth
         texts += (auth.mode, auth.code, auth.id)
     for text in texts:
-        if text is not None and len(text) > MAX_TEXT:
+        if isinstance(text, str) and len(text) > MAX_TEXT:
             raise Refusal(Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters")
     if service.info is not None and len(service.info) > MAX_INFO:
         raise Refusal(

@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn, TypeAlias
 import attrs
 
 from broker.core.errors import Reason, Refusal
-from broker.core.model import Service
+from broker.core.model import DESCRIPTIONS, Service
 
 MAX_LENGTH = 1_024
 """Limit of the characters of a filter: a screen line has 200."""
@@ -30,7 +30,7 @@ MAX_LENGTH = 1_024
 MAX_DEPTH = 16
 """Limit of the depth of parentheses and ``not``: people write three."""
 
-NAMES = ("service", "hostport", "protocol", "label", "zone")
+NAMES = ("service", "hostport", "protocol", *(name for name in DESCRIPTIONS if name not in ("tags", "meta")))
 """The members that a condition may name, besides ``meta.NAME`` and ``tags``."""
 
 _TOKEN = re.compile(r"""\s*(?:("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(!=|=|\(|\))|([\w.:/\[\]%*+@-]+))""")

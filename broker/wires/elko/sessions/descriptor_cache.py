@@ -11,7 +11,7 @@ from typing import Protocol
 
 from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import Auth, Change, Kind, Launcher, Load, Service, description
+from broker.core.model import DESCRIPTIONS, Auth, Change, Kind, Launcher, Load, Service, description
 from broker.wires.elko.codec.blocks import AuthDesc, encode, encode_part
 from broker.wires.elko.codec.broker_messages import (
     AuthDescOut,
@@ -36,9 +36,8 @@ def offered(desc: ServiceDesc, provider: int) -> Service | None:
         desc.hostport,
         provider,
         DEFAULT_PROTOCOL if desc.protocol is None else desc.protocol,
-        desc.label,
-        None if desc.auth is None else auth(desc.auth),
-        **{name: description(name, getattr(desc, name)) for name in ("zone", "tags", "meta")},
+        auth=None if desc.auth is None else auth(desc.auth),
+        **{name: description(name, getattr(desc, name)) for name in DESCRIPTIONS},
     )
 
 
@@ -54,14 +53,10 @@ def service_desc(service: Service, trusted: bool) -> ServiceDescOut:
         service.name,
         service.hostport,
         service.protocol,
-        service.label,
-        None if shown is None else AuthDescOut(shown.mode, shown.id, shown.code),
-        None,
-        service.provider,
-        service.restored,
-        service.zone,
-        service.tags,
-        None if service.meta is None else dict(service.meta),
+        auth=None if shown is None else AuthDescOut(shown.mode, shown.id, shown.code),
+        provider=service.provider,
+        restored=service.restored,
+        **service.descriptions,
     )
 
 
