@@ -13,7 +13,7 @@ Rules:
   connected ones.
 - All other work, and input beyond a quantum, is served in rounds: in each turn of the reactor for `TURN` seconds,
   ordinary peers first, and at least one of the others. A connection is not read from until it was served.
-- Within the rounds, listeners alternate, and within a listener the addresses (`fair_queue.py`).
+- Within the rounds, listeners alternate, and within a listener the addresses (`FairQueue`).
 - A connection may pass its input to another one, as a TLS connection does: that one is served at once as part of the
   same quantum while it lasts, and in the rounds after that.
 - A connection shared by many peers (a UDP socket) is served at once in the same way, and its rest in every turn before
@@ -35,14 +35,14 @@ scheduler stay as they are. While no input waits the delay is 0, and the probe t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from broker.access.identity import network_of
 from broker.core.memory_budget import MemoryBudget
-from broker.net.fair_queue import FairQueue, Placed
 from broker.net.proxies import TrustedProxies
 
 T = TypeVar("T")
@@ -97,8 +97,16 @@ class SharedConnection(Protocol):
         """Close at once."""
 
 
-class ScheduledConnection(Gathering, SharedConnection, Placed, Protocol):
-    """A connection of one peer."""
+class ScheduledConnection(Gathering, SharedConnection, Protocol):
+    """A connection of one peer, with its keys in `FairQueue`."""
+
+    @property
+    def lane(self) -> Hashable:
+        """The listener."""
+
+    @property
+    def host(self) -> str:
+        """The address of the peer, without its port."""
 
 
 class Scheduler:
@@ -124,8 +132,8 @@ class Scheduler:
         self._clock = clock
         self._look = look
         self._cpu = cpu or clock.seconds
-        self._ordinary: FairQueue[ScheduledConnection] = FairQueue()
-        self._others: FairQueue[ScheduledConnection] = FairQueue()
+        self._ordinary: FairQueue = FairQueue()
+        self._others: FairQueue = FairQueue()
         self._shared: deque[SharedConnection] = deque()
         self._unflushed: deque[Gathering] = deque()
         self.first: list[ScheduledConnection] = []
@@ -302,7 +310,7 @@ class Scheduler:
         if self._rounds:
             self._clock.callLater(0, self._round)
 
-    def _serve_first(self, queue: FairQueue[ScheduledConnection]) -> float:
+    def _serve_first(self, queue: FairQueue) -> float:
         """Serve the next connection of a queue; the rest of its input queues with the others. Returns the time."""
         connection = queue.popleft()
         alone = not self._ordinary and not self._others
@@ -383,3 +391,55 @@ class SchedulerProbe:
     def abort(self) -> None:
         """Forget a probe that failed."""
         self._queued = None
+
+
+class FairQueue:
+    """Queue of connections, round-robin of two levels: over listeners, and within a listener over addresses.
+
+    A connection waits only behind those of its own listener and address. Ten thousand connections of one address delay
+    a connection of another address by one quantum, and those of one listener delay another listener by one quantum. All
+    operations take constant time.
+    """
+
+    __slots__ = ("_lanes", "_order", "_size")
+
+    def __init__(self) -> None:
+        self._lanes: dict[Hashable, tuple[dict[str, deque[ScheduledConnection]], deque[str]]] = {}
+        self._order: deque[Hashable] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, connection: ScheduledConnection) -> None:
+        """Append a connection to the queue of its listener and address."""
+        self._size += 1
+        lane = self._lanes.get(connection.lane)
+        if lane is None:
+            lane = self._lanes[connection.lane] = {}, deque()
+            self._order.append(connection.lane)
+        addresses, order = lane
+        network = network_of(connection.host)
+        waiting = addresses.get(network)
+        if waiting is None:
+            waiting = addresses[network] = deque()
+            order.append(network)
+        waiting.append(connection)
+
+    def popleft(self) -> ScheduledConnection:
+        """Remove and return the next connection. Raises IndexError if the queue is empty."""
+        name = self._order.popleft()
+        addresses, order = self._lanes[name]
+        network = order.popleft()
+        waiting = addresses[network]
+        connection = waiting.popleft()
+        self._size -= 1
+        if waiting:
+            order.append(network)
+        else:
+            del addresses[network]
+        if order:
+            self._order.append(name)
+        else:
+            del self._lanes[name]
+        return connection

@@ -34,11 +34,10 @@ from broker.wires.dbp.codec.dbp_messages import begins
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
 from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
-from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.listing import Listing, TopicValues
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
-from broker.wires.dbp.sessions.topic_values import TopicValues
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.tables import AnyView, Column, Row, View
 

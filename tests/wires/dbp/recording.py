@@ -31,10 +31,9 @@ from broker.wires.dbp.codec.dbp_messages import begins
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.catalogue import Catalogue
 from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
-from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.listing import Listing, TopicValues
 from broker.wires.dbp.sessions.outbound import Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry
-from broker.wires.dbp.sessions.topic_values import TopicValues
 from tests.recording.farm import START, CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
 

@@ -44,10 +44,9 @@ from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_messages import Ack, Beat, Bye, Form
 from broker.wires.dbp.codec.listings import ERROR, LVC, listing
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
-from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.listing import Listing, TopicValues
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
 from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source, hostport
-from broker.wires.dbp.sessions.topic_values import TopicValues
 
 SERVICE_QUESTION = "mmi.service"
 """The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""

@@ -27,17 +27,20 @@ See docs/protocols/dbp.md, "Requests" and "Other wires". `broker.wires.dbp.codec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+import msgspec
 from twisted.internet.interfaces import IReactorTime
 
 from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.gone_names import GoneNames
-from broker.core.interfaces import IRegistry, IWait
+from broker.core.interfaces import IRegistry, ITopics, IWait
 from broker.core.model import BROKER, Change, Kind, Service
+from broker.wires.common.registry_topics import TopicRights
 from broker.wires.dbp.codec.listings import (
     ERROR,
+    LVC,
     MAX_BODY,
     ROOM,
     SEPARATOR,
@@ -47,6 +50,7 @@ from broker.wires.dbp.codec.listings import (
     entry,
     harmless,
     inactive,
+    listing,
     mapping,
     place,
     unknown,
@@ -447,3 +451,48 @@ def _info(services: _Services) -> str | None:
 def _encoded(info: str) -> bytes:
     # A lone surrogate becomes its JSON escape.
     return info.encode("utf-8", "backslashreplace")
+
+
+MAX_BODIES = 1024 * 1024
+"""Bytes of the bodies of one answer: their encoding takes 3 to 20 ms of one turn."""
+
+
+class TopicValues:
+    """Answers to info requests of the last values of ``topics``: ``lvc:TOPIC`` is the newest message that was kept.
+
+    Each value is listed like a service, by an object with the topic, its body as ``text`` (``base64`` where that is not
+    UTF-8), the headers that are text, and ``time``, when it was published. Topics without a value, and those that the
+    users file does not let peers without a user subscribe to, are an error. See docs/protocols/dbp.md, "Last values".
+
+    ``rights`` are those of peers without a user; a reload may replace them. ``shown`` returns a message as JSON:
+    `broker.core.control.topic_message`.
+    """
+
+    def __init__(
+        self,
+        topics: ITopics,
+        rights: TopicRights,
+        shown: Callable[[bytes, Sequence[bytes], bytes], dict[str, object]],
+    ) -> None:
+        self._topics = topics
+        self._shown = shown
+        self.rights = rights
+
+    def named(self, names: Sequence[str]) -> bytes:
+        """Return the body of the answer to a request for these names."""
+        found: dict[str, bytes] = {}
+        missing: list[str] = []
+        room = MAX_BODIES
+        for name in names:
+            topic = name.removeprefix(LVC).encode("utf-8", "surrogateescape")
+            value = self._topics.last(topic) if name.startswith(LVC) and self.rights.may_subscribe(topic) else None
+            size = 0 if value is None else sum(map(len, value.body))
+            if value is None:
+                missing.append(f"No Last Value of the Topic {name.removeprefix(LVC)}")
+            elif size > room:
+                missing.append(f"No Room for the Last Value of the Topic {name.removeprefix(LVC)}")
+            else:
+                room -= size
+                about = self._shown(topic, value.headers, b"".join(value.body))
+                found[name] = msgspec.json.encode({**about, "time": value.stamp})
+        return listing(iter(found.items()), {ERROR: "; ".join(missing)} if missing else None)
