@@ -6,6 +6,8 @@ Those of the director are in `differences_director.txt`.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 import attrs
 
@@ -28,8 +30,23 @@ class Listed:
         """The differences of one recording."""
         return [difference for difference, _ in self.entries if difference.recording == recording]
 
+    def check(self, names: Iterable[str]) -> None:
+        """Assert that each difference is one of these recordings, and has a reason that is explained."""
+        assert {difference.recording for difference, _ in self.entries} <= {name[:3] for name in names}
+        assert {reason for _, reasons in self.entries for reason in reasons} == set(self.reasons)
+        assert all(difference.original or difference.ours for difference, _ in self.entries)
 
-def listed(file: str = "differences.txt") -> Listed:
+
+def assert_meant(differences: Iterable[Difference], known: Listed, recording: str) -> None:
+    """Assert that a recording has the differences that are listed of it, and no others."""
+    found = Counter(map(str, differences))
+    meant = Counter(map(str, known.of(recording)))
+    unlisted = "\n".join((found - meant).elements())
+    missing = "\n".join((meant - found).elements())
+    assert (unlisted, missing) == ("", ""), f"\nnot listed:\n{unlisted}\n\nlisted, but not found:\n{missing}"
+
+
+def listed(file: str) -> Listed:
     """Read a list. Its head explains the form."""
     return parse((HERE / file).read_text("utf-8"))
 

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from difflib import SequenceMatcher
 
 import pytest
 
 from tests.transcripts.carried_replay import Answer, original, replay
 from tests.transcripts.compare import Difference
-from tests.transcripts.listed import Listed, parse
+from tests.transcripts.listed import Listed, assert_meant, parse
 from tests.transcripts.recordings import HERE, Recording, load
 from tests.transcripts.shown import shown
 
@@ -62,11 +61,7 @@ def _form(answer: Answer) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_differs_from_the_original_only_where_it_is_meant_to(name: str) -> None:
     recorded = recording(name)
-    found = Counter(differences(recorded, http="http" in name))
-    meant = Counter(known().of(recorded.short))
-    unlisted = "\n".join(str(difference) for difference in (found - meant).elements())
-    missing = "\n".join(str(difference) for difference in (meant - found).elements())
-    assert (unlisted, missing) == ("", ""), f"\nnot listed:\n{unlisted}\n\nlisted, but not found:\n{missing}"
+    assert_meant(differences(recorded, http="http" in name), known(), recorded.short)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +72,4 @@ def test_most_of_what_the_original_says_is_said_by_ours_too(name: str) -> None:
 
 
 def test_every_listed_difference_has_an_explained_reason() -> None:
-    listed = known()
-    used = {reason for _, reasons in listed.entries for reason in reasons}
-    assert used == set(listed.reasons)
-    assert {difference.recording for difference, _ in listed.entries} <= {name[:3] for name in NAMES}
+    known().check(NAMES)
