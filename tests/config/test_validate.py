@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,14 @@ from broker.config import endpoint as zmq_endpoint
 from broker.config.daemon_settings import Console, LauncherEntry, Launchers
 from broker.config.key import declared
 from broker.config.key_checks import hostport
-from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Elko
+from broker.wires.elko.elko_settings import (
+    BrokerLimits,
+    BrokerListener,
+    Director,
+    DirectorLimits,
+    DirectorListener,
+    Elko,
+)
 from broker.wires.mc0.mc0_settings import Mc0
 from tests.config.bad_values import assert_one_problem
 from tests.config.certificates import certificate
@@ -109,36 +117,45 @@ def test_the_defaults_are_good() -> None:
     assert problems(Config()) == []
 
 
-RANGES = {each.name: each.key.within for each in declared(BrokerLimits) if each.key.within}
-MC0_RANGES = {each.name: each.key.within for each in declared(Mc0) if each.key.within}
+DEFAULTS = Config()
+
+TABLES: dict[str, tuple[Any, Callable[[Any], Config]]] = {
+    **{
+        section.name: (
+            getattr(DEFAULTS, section.name),
+            lambda table, name=section.name: attrs.evolve(DEFAULTS, **{name: table}),
+        )
+        for section in attrs.fields(type(DEFAULTS))
+    },
+    "elko.listeners[0].limits": (BrokerLimits(), lambda limits: Config(elko=Elko((BrokerListener(limits=limits),)))),
+    "director.listeners[0].limits": (
+        DirectorLimits(),
+        lambda limits: Config(director=Director(listeners=(DirectorListener(limits=limits),))),
+    ),
+}
+"""Tables with the values of their keys, and a configuration with such a table."""
 
 
-@pytest.mark.parametrize("name", RANGES)
-def test_the_ends_of_each_limit(name: str) -> None:
-    least, most = RANGES[name]
+@pytest.mark.parametrize(
+    ("table", "name", "least", "most"),
+    [
+        (table, each.name, *each.key.within)
+        for table, (default, _) in TABLES.items()
+        for each in declared(type(default))
+        if each.key.within and each.key.within[1] < math.inf
+    ],
+)
+def test_the_ends_of_each_range(table: str, name: str, least: float, most: float) -> None:
+    default, configuration = TABLES[table]
 
-    def wrong(value: float) -> list[tuple[str, str]]:
-        changed: dict[str, Any] = {name: value}
-        limits = attrs.evolve(BrokerLimits(), **changed)
-        return problems(Config(elko=Elko((BrokerListener(limits=limits),))))
+    def is_in_range(value: float) -> bool:
+        found = problems(configuration(attrs.evolve(default, **{name: value})))
+        return not any(key == f"{table}.{name}" and why.startswith("must be between ") for key, why in found)
 
-    assert wrong(least) == wrong(most) == []
+    assert is_in_range(least)
+    assert is_in_range(most)
     for value in (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), math.nan, math.inf, -1):
-        ((key, _),) = wrong(value)
-        assert key == f"elko.listeners[0].limits.{name}"
-
-
-@pytest.mark.parametrize("name", MC0_RANGES)
-def test_the_ends_of_each_limit_of_mc0(name: str) -> None:
-    least, most = MC0_RANGES[name]
-
-    def wrong(value: float) -> list[tuple[str, str]]:
-        changed: dict[str, Any] = {name: value}
-        return problems(Config(mc0=attrs.evolve(Mc0(), **changed)))
-
-    assert wrong(least) == wrong(most) == []
-    for value in (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), math.nan, math.inf, -1):
-        assert [key for key, _ in wrong(value)] == [f"mc0.{name}"]
+        assert not is_in_range(value)
 
 
 @pytest.mark.parametrize(

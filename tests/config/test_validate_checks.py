@@ -17,9 +17,6 @@ HERE = "[checks]\n"
 RULE = '[[checks.rules]]\nservices = ["a"]\nkind = "tcp"\n'
 
 BAD = [
-    (HERE + "concurrency = 0", 2, "checks.concurrency", "must be between 1 and 1000, not 0"),
-    (HERE + "panic = 1.5", 2, "checks.panic", "must be between 0 and 1, not 1.5"),
-    (HERE + "panic = nan", 2, "checks.panic", "must be between 0 and 1, not nan"),
     (HERE + 'networks = ["10.0.0.1/8"]', 2, "checks.networks[0]", "is no network: 10.0.0.1/8 has host bits set"),
     (RULE + "interval = 0.5", 4, "checks.rules[0].interval", "must be between 1 and 86400, not 0.5"),
     (RULE + "timeout = 31.0", 4, "checks.rules[0].timeout", "31 is longer than interval, 30"),
