@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,11 +14,10 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.core import database
 from broker.core.database import StateFull, StateUnusable
 from broker.core.queues.queue_interfaces import Batch, RestoredMessage, Row
 from broker.core.queues.queue_messages import Death
-from broker.core.queues.sqlite_store import DATABASE, SCHEMA, STEPS, QueueStore
+from broker.core.queues.sqlite_store import DATABASE, STEPS, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
 
 NOW = 1_000_000.0
@@ -58,17 +56,6 @@ def orders(store: QueueStore) -> list[int]:
 # restored content
 
 
-def test_the_file_is_private(store: QueueStore, directory: Path) -> None:
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()} == dict.fromkeys(
-        (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"), 0o600
-    )
-    store.close()
-    (directory / DATABASE).chmod(0o644)
-    store.open(NOW)
-    assert stat.S_IMODE((directory / DATABASE).stat().st_mode) == 0o600
-
-
 def test_queues_without_messages_are_not_kept_over_a_restart(store: QueueStore, directory: Path) -> None:
     store.write(attrs.evolve(NOTHING, queues=QUEUES, rows=[row(1, 2)]))
     reopened(store)
@@ -94,20 +81,6 @@ def test_a_write_is_on_the_disk_when_it_returns(directory: Path, monkeypatch: py
     store.close()
 
 
-def test_a_busy_database_is_an_error_and_not_a_hang(
-    store: QueueStore, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
-    reopened(store)
-    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        for write in (lambda: store.write(NOTHING), store.probe):
-            with pytest.raises(StateUnusable, match="locked"):
-                write()
-    store.probe()
-    assert orders(store) == []
-
-
 # databases that cannot be used
 
 
@@ -130,18 +103,6 @@ def refused(directory: Path) -> str:
     assert "mv queues.sqlite3* kept/" in str(error.value)
     assert (directory / DATABASE).read_bytes() == before
     return str(error.value)
-
-
-def test_a_newer_schema(directory: Path) -> None:
-    filled(directory, f"PRAGMA user_version = {SCHEMA + 1}")
-    assert f"written by a newer elkobroker (schema {SCHEMA + 1}, this one knows {SCHEMA})" in refused(directory)
-
-
-def test_a_database_of_something_else(directory: Path) -> None:
-    directory.mkdir()
-    with closing(sqlite3.connect(directory / DATABASE)) as database, database:
-        database.execute("CREATE TABLE letters (text)")
-    assert "is not one of elkobroker's" in refused(directory)
 
 
 OLD_ROWS = """
@@ -256,12 +217,6 @@ def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path) -> No
     store = QueueStore(str(directory))
     assert store.open(NOW) == []
     store.close()
-
-
-def test_not_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StateUnusable, match="is not a directory"):
-        QueueStore(str(tmp_path / "file")).open(NOW)
 
 
 # a full disk

@@ -35,8 +35,6 @@ from tests.wires.mtl.control_recording import (
     plain,
 )
 
-OPEN = (400, {"status": "Bad Request", "reason": "open"})
-PROFILES = ["test", "shelf", "registry"]
 LIMITS = {
     "request": 65_536,
     "depth": 32,
@@ -106,35 +104,6 @@ def test_G05_each_request_has_exactly_one_reply_and_nothing_else_is_ever_sent() 
 
 
 # A: Connection.Open
-
-
-@pytest.mark.parametrize("passwords", [None, users()])
-def test_A01_a_request_before_open_is_refused_with_that_reason(passwords: Users | None) -> None:
-    farm = ControlFarm(passwords)
-    peer = farm.peer()
-    assert peer.authorize(PLAIN, b"\0alice\0pencil") == OPEN
-    assert peer.profile("test") == OPEN
-    assert peer.reader() == OPEN
-    assert peer.writer() == OPEN
-    assert len(farm.control) == 0
-
-
-def test_A02_A03_A22_where_nobody_has_to_log_in_an_open_is_answered_ready() -> None:
-    farm = ControlFarm()
-    code, said = farm.peer().open()
-    assert code == 201
-    assert said == {"status": "Ready", "profiles": PROFILES, "limits": LIMITS}
-    assert farm.session().principal is not None
-
-
-def test_A16_a_virtual_host_that_is_not_there_and_one_that_is_not_yours_are_refused_alike() -> None:
-    farm = ControlFarm(None, right("anonymous", "/"))
-    replies = [farm.peer().open(host) for host in ("nowhere", "other", "", "x" * 60_000, "/ ")]
-    assert replies[0][0] == 403
-    assert replies[0][1]["status"] == "Forbidden"
-    assert all(reply == replies[0] for reply in replies)
-    assert len(farm.control) == 0
-    assert farm.peer().open("/")[0] == farm.peer().open()[0] == 201
 
 
 def test_A18_what_was_had_in_another_virtual_host_or_as_somebody_else_ends() -> None:

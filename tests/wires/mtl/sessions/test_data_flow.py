@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.data_messages import Pong, Response
-from broker.wires.mtl.codec.field_table import EMPTY
 from broker.wires.mtl.profiles.topic_profile import RESOURCE
 from broker.wires.mtl.sessions import data_clients, data_flow
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
@@ -48,18 +47,6 @@ def keeper(farm: MtlFarm, *resources: str, confirm: ConfirmMode = ConfirmMode.NO
 
 
 # Lease and Response
-
-
-@pytest.mark.parametrize(
-    "frames", [wire.summon(7, RESOURCE), wire.dismiss(7, RESOURCE), wire.content(7, RESOURCE, EMPTY, b"x")]
-)
-def test_D06_without_a_lease_commands_are_answered_with_403(farm: MtlFarm, frames: tuple[bytes, bytes]) -> None:
-    reader = farm.reader()
-    peer = farm.peer()
-    assert peer.ask(*frames) == forbidden(7)
-    assert reader.take() == []
-    assert len(farm.data) == 1, "nothing is kept of it"
-    assert farm.counted("mtl_refused.forbidden") == 1
 
 
 @pytest.mark.parametrize("side", Side)
@@ -223,20 +210,6 @@ def test_what_strangers_say_is_not_remembered_beside_what_writers_do(farm: MtlFa
     assert farm.data._tails.kept[0] == 1
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_W09_contents_are_numbered_from_one_on_in_each_flow(farm: MtlFarm, one_by_one: bool) -> None:
-    farm.keeping.one_by_one = one_by_one
-    first, writer = keeper(farm), farm.writer("a", profile=farm.keeping)
-    first.say(*wire.summon(5, "a"))
-    for number in range(3):
-        writer.put(1_000 - number, resource="a")
-    second = keeper(farm)
-    second.say(*wire.summon(5, "a"))
-    writer.put(0, resource="a")
-    for peer, expected in ((first, [1, 2, 3, 4]), (second, [1])):
-        assert [each.sequence for each in peer.take() if isinstance(each, wire.Content)] == expected
-
-
 # Confirm and Reject
 
 
@@ -248,19 +221,6 @@ def test_K01_without_confirmation_good_contents_are_answered_by_nothing(farm: Mt
         keeping.put(number, resource="a")
     assert (writer.take(), keeping.take()) == ([], [])
     assert len(reader.bodies()) == 5
-
-
-@pytest.mark.parametrize("frames", [wire.confirm(1), wire.confirm(0, True), wire.reject(1), wire.reject(9, True, True)])
-def test_K02_confirms_and_rejects_that_make_no_sense_are_ignored(farm: MtlFarm, frames: tuple[bytes, bytes]) -> None:
-    unconfirmed, confirmed = keeper(farm, "a"), keeper(farm, "a", confirm=ConfirmMode.FULL)
-    unconfirmed.say(*wire.summon(2, "a"))
-    farm.keeping.give("a", b"x")
-    unconfirmed.take()
-    before = list(farm.keeping.calls)
-    for peer in (farm.peer(), farm.writer(), unconfirmed, confirmed):
-        assert peer.ask(*frames) == []
-    assert farm.keeping.calls == before
-    assert farm.counted("mtl_ignored.confirm") + farm.counted("mtl_ignored.reject") == 4
 
 
 def test_K03_every_content_of_a_confirmed_writer_is_confirmed_once(farm: MtlFarm) -> None:
@@ -285,21 +245,6 @@ def test_K03_a_sequence_that_does_not_rise_is_rejected(farm: MtlFarm) -> None:
     peer.put(7, resource="b")
     peer.put(7, resource="a")
     assert peer.take() == [wire.Reject(7, False, False)] * 2, "what was rejected has used its number up"
-
-
-def test_K04_what_was_sent_can_be_confirmed_or_rejected(farm: MtlFarm) -> None:
-    peer = keeper(farm, "a", confirm=ConfirmMode.FULL)
-    peer.say(*wire.summon(2, "a"))
-    for _ in range(5):
-        farm.keeping.give("a", b"x")
-    before = len(farm.keeping.calls)
-    for frames in (wire.confirm(5), wire.confirm(3, True), wire.reject(4, recycle=True), wire.reject(1, True)):
-        peer.say(*frames)
-    peer.say(*wire.confirm(6))
-    peer.say(*wire.reject(0))
-    assert farm.keeping.calls[before:] == [
-        ("confirmed", 5, False), ("confirmed", 3, True), ("rejected", 4, False, True), ("rejected", 1, True, False),
-    ]  # fmt: skip
 
 
 def test_a_profile_that_refuses_a_content_where_none_are_confirmed_is_heard_if_it_is_for_good(farm: MtlFarm) -> None:
@@ -334,15 +279,6 @@ def everybody(farm: MtlFarm) -> list[MtlPeer]:
 
 
 # heartbeats that the client begins
-
-
-def test_H09_after_a_restart_a_client_can_tell_that_its_flow_is_gone(farm: MtlFarm) -> None:
-    peer = farm.reader()
-    farm.start()
-    assert peer.ask(*wire.PING) == forbidden(0)
-    assert peer.ask(*wire.summon(9, RESOURCE)) == forbidden(9)
-    peer.lease(farm.lease(Side.READER))
-    assert peer.ask(*wire.PING) == [Pong()]
 
 
 # whatever comes
