@@ -119,14 +119,13 @@ def test_the_defaults_are_good() -> None:
 
 DEFAULTS = Config()
 
+
+def with_section(name: str) -> Callable[[Any], Config]:
+    return lambda section: attrs.evolve(DEFAULTS, **{name: section})
+
+
 TABLES: dict[str, tuple[Any, Callable[[Any], Config]]] = {
-    **{
-        section.name: (
-            getattr(DEFAULTS, section.name),
-            lambda table, name=section.name: attrs.evolve(DEFAULTS, **{name: table}),
-        )
-        for section in attrs.fields(type(DEFAULTS))
-    },
+    **{name: (getattr(DEFAULTS, name), with_section(name)) for name in attrs.fields_dict(type(DEFAULTS))},
     "elko.listeners[0].limits": (BrokerLimits(), lambda limits: Config(elko=Elko((BrokerListener(limits=limits),)))),
     "director.listeners[0].limits": (
         DirectorLimits(),
