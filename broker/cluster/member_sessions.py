@@ -480,8 +480,13 @@ class Sessions:
 
     async def _caught_up(self) -> None:
         """Wait until the table has the write of the member's key by this session. A watch that does not bring it within
-        `SILENCE` seconds is dead."""
-        limit = self._clock.callLater(SILENCE, self.silent)
+        `SILENCE` seconds is dead, or has too much to bring: the next session reads all keys."""
+
+        def late() -> None:
+            self.parts.feed.outpaced()
+            self.silent()
+
+        limit = self._clock.callLater(SILENCE, late)
         try:
             await self.parts.feed.reached(self.parts.membership.revision)
         finally:

@@ -6,7 +6,8 @@ Rules:
   watch begins at the next revision. So the registry is never empty in between.
 - If that revision is compacted in the meantime, the resynchronisation begins again.
 - A watch that has ended continues at the next revision, if the data of etcd are the same and the revision is close;
-  otherwise all is read again. So it is after the lease was lost: what is written then depends on the others' keys.
+  otherwise all is read again. So it is after the lease was lost: what is written then depends on the others' keys. So
+  it is, too, after a watch that did not bring what it had missed in time, such as the end of a lease of many keys.
 - Events come in slices. When all of a revision have come, the keys that a member without its lease has left are touched
   in slices, too: as a rule there are none, since etcd has deleted them.
 - If this member was interrupted, or etcd has lost its data, entries of other members whose leases end are held
@@ -264,6 +265,10 @@ class Feed:
             self._complete = False
         self._ended(text or "the watch has ended")
         self._fire(None)
+
+    def outpaced(self) -> None:
+        """The watch takes too long to bring what it has missed: next time, all keys are read instead."""
+        self._complete = False
 
     def close(self) -> None:
         """End the watch. Idempotent."""

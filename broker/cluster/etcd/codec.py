@@ -66,7 +66,6 @@ class _CreateWatch(msgspec.Struct, omit_defaults=True):
     key: bytes
     range_end: bytes = b""
     start_revision: int = 0
-    fragment: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -131,9 +130,12 @@ def authenticate_request(user: str, password: str) -> Request:
 
 
 def watch_request(key: bytes, end: bytes, revision: int) -> Request:
-    """Return the request for a watch, whose long messages come in fragments."""
-    created = _CreateWatch(key, end, revision, fragment=True)
-    return Request("watch", _encode({"create_request": created}))
+    """Return the request for a watch.
+
+    Etcd would divide long messages into fragments of 2 MiB, in a time that grows with the square of their events: 15 s
+    for the end of a lease of 50,000 keys, in which the watch is silent, and 1 s without them.
+    """
+    return Request("watch", _encode({"create_request": _CreateWatch(key, end, revision)}))
 
 
 def _operation(operation: Operation) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Watches of etcd: one connection for each, whose lines become calls of the watcher.
 
-A line is one message. The end of a lease deletes all its keys in one revision, whose message is continued by the next
-ones while its ``fragment`` is True. So events are decoded and passed on in slices of `SLICE` seconds, with a turn of
-the reactor between two of them, in which nothing more is read.
+A line is one message. The end of a lease deletes all its keys in one revision, in a line of megabytes, which is cut
+between two events wherever `PIECE` bytes have come: each piece is a message that is continued by the next one, as its
+``fragment`` says. Events are decoded and passed on in slices of `SLICE` seconds, with a turn of the reactor between two
+of them, in which nothing more is read.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ from broker.cluster.etcd.connections import Endpoint
 from broker.cluster.etcd.etcd_interface import Denied, Ended, EtcdError, IEtcdWatch, Watcher
 
 MAX_LINE = 16 * 1024 * 1024
-"""Bytes of one line. etcd begins a new fragment at 2 MiB of events, which may be 3 MiB of JSON, and the last event of
-one may have 1.5 MiB more."""
+"""Bytes of a line, or a piece of one, that cannot be cut: the largest event has some 2 MiB."""
+
+PIECE = 256 * 1024
+"""Bytes of a line after which it is cut: 2,000 deletions, which take half a millisecond to decode."""
+
+EVENTS, BETWEEN = b'"events":[', b"}},{"
+"""What precedes the events of a message, and what is between two of them: keys and values are in base64."""
+
+CUT, CONTINUED = b'}}],"fragment":true}}', b'{"result":{"events":[{'
+"""What ends a piece of a line, and what begins the next one."""
 
 SLICE = 0.004
 """Seconds for which events are passed on in one turn of the reactor: the mirror may take twice as long in it."""
@@ -218,6 +227,8 @@ class _Lines(Protocol):
         self._receive, self._lost = receive, lost
         self._parts: list[bytes] = []
         self._size = 0
+        self._uncut = 0
+        """Bytes of the present line that have no end of an event to cut at."""
         self._over = self._paused = False
 
     def connectionMade(self) -> None:
@@ -230,7 +241,7 @@ class _Lines(Protocol):
             if self._over:
                 return
             whole = b"".join([*self._parts, line])
-            self._parts, self._size = [], 0
+            self._parts, self._size, self._uncut = [], 0, 0
             if whole:
                 self._receive(whole)
         if self._over:
@@ -240,6 +251,8 @@ class _Lines(Protocol):
             self._lost(f"sends a line of more than {MAX_LINE} bytes in a watch")
         elif rest:
             self._parts.append(rest)
+            if self._size >= max(PIECE, 2 * self._uncut):
+                self._cut()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if not self._over:
@@ -250,6 +263,17 @@ class _Lines(Protocol):
         if paused is not self._paused and self.transport is not None:
             self._paused = paused
             self.transport.pauseProducing() if paused else self.transport.resumeProducing()  # type: ignore[attr-defined]
+
+    def _cut(self) -> None:
+        """Pass on the events that have come of a long line."""
+        text = b"".join(self._parts)
+        end = text.rfind(BETWEEN)
+        if end < 0 or text.find(EVENTS, 0, end) < 0:
+            self._parts, self._uncut = [text], self._size
+            return
+        rest = CONTINUED + text[end + len(BETWEEN) :]
+        self._parts, self._size, self._uncut = [rest], len(rest), 0
+        self._receive(text[:end] + CUT)
 
     def abort(self) -> None:
         """Close the connection; nothing is received any more."""

@@ -12,6 +12,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
 from broker.cluster.etcd.etcd_interface import Denied, Ended, Put, Unavailable
+from broker.cluster.etcd.watching import PIECE
 from tests.cluster.etcd.hostile import Answer, Asked, Conversation, Server
 from tests.cluster.etcd.recording import ClientCase, Recorder
 from tests.net.waiting import until
@@ -382,6 +383,28 @@ class WatchTests(HostileCase):
         assert watcher.keys == [*keys, b"last"]
         assert {revision for revision, _ in watcher.calls[:-2]} == {7}
         assert [revision for revision, _ in watcher.calls[-2:]] == [8, 9]
+
+    async def test_a_line_is_cut_between_its_events(self) -> None:
+        """Events are passed on before the line has ended, and their revision with the last of them."""
+        keys = [b"%05d" % number for number in range(30_000)]
+        whole = line(events=[event(key, 8) for key in keys]).replace(b" ", b"")
+        assert len(whole) > 3 * PIECE
+        half = len(whole) // 2
+        sent: list[Conversation] = []
+
+        def answer(conversation: Conversation, _: Asked) -> None:
+            sent.append(conversation)
+            conversation.chunked()
+            conversation.chunk(line(created=True))
+            conversation.chunk(whole[:half])
+
+        server, watcher = self.server(answer), Recorder()
+        self.client(server.url).watch(b"/", b"0", 0, watcher)
+        await watcher.until(lambda: len(watcher.keys) > len(keys) // 3)
+        assert {revision for revision, _ in watcher.calls} == {7}
+        sent[0].chunk(whole[half:])
+        await watcher.until(lambda: watcher.calls[-1][0] == 8)
+        assert watcher.keys == keys
 
     async def test_a_member_that_is_behind_is_not_a_wiped_etcd(self) -> None:
         """The header of the confirmation is the member's own revision; the read that follows is the cluster's."""

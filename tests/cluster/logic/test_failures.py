@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import attrs
 import pytest
@@ -87,6 +88,28 @@ def test_a_silent_watch_is_noticed(farm: Farm) -> None:
     a.client.cut = {a.client._preferred}
     id = b.register()
     assert farm.until(lambda: a.found() == [id], "the service", 12.0) > 1
+    farm.until(lambda: a.is_member, "the new session")
+
+
+def test_a_watch_that_cannot_catch_up_is_given_up(farm: Farm) -> None:
+    """As with the end of a lease of many keys, which takes etcd longer to send than a broker waits."""
+    a, b = farm.joined("a", "b")
+    b.register()
+    farm.until(a.found, "the service")
+    watch = a.client.watch
+
+    def behind(key: bytes, end: bytes, revision: int, watcher: Any) -> Any:
+        found = watch(key, end, revision, watcher)
+        if revision <= farm.etcd.revision:
+            push = found.push  # type: ignore[attr-defined]
+            found.push = lambda *events: farm.clock.callLater(2 * SILENCE, push, *events)  # type: ignore[attr-defined]
+        return found
+
+    a.client.watch = behind  # type: ignore[method-assign]
+    for each in list(a.client._watches):
+        each.fail("the connection was lost")
+    b.kill()
+    farm.until(lambda: not a.found(), "the end of the lease")
     farm.until(lambda: a.is_member, "the new session")
 
 
