@@ -137,7 +137,9 @@ class Daemon(TwistedService):
         self.wires = RunningWires(self.counters, self.routes)
         self.journal: JournalWriter | None = None
         self.lag = LoopLag(reactor, time.monotonic)
-        self.heap = HeapTrim(reactor, lambda: self.core.scheduler.memory.fallen())
+        self.heap = HeapTrim(
+            reactor, lambda: self.core.scheduler.memory.fallen(), lambda: self.core.scheduler.memory.released
+        )
         self.draining = Draining(
             reactor, self.wires.drain, self.wires.undrain, self.wires.remaining, self._describe_to_cluster
         )

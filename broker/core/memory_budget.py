@@ -156,6 +156,8 @@ class MemoryBudget:
         self.limits = limits or MemoryLimits()
         self.held = 0
         """Bytes of all consumers."""
+        self.released = 0
+        """Bytes that consumers have ceased to hold since the start."""
         self.evicted: Counter[Share] = Counter()
         """Evictions, by the share of the evicted consumer."""
         self.refused = 0
@@ -303,7 +305,9 @@ class MemoryBudget:
             account.strange += size
         self._shares[share] += size
         self.held += size
-        if self.held > self._peak:
+        if size < 0:
+            self.released -= size
+        elif self.held > self._peak:
             self._peak = self.held
 
     def _largest(self) -> _Account:

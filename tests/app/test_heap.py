@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 from twisted.internet.task import Clock
 
-from broker.app.process_start import BURST, INTERVAL, LARGEST_SHARE, LONGEST_INTERVAL, HeapTrim
+from broker.app.process_start import (
+    BURST,
+    BUSY,
+    BUSY_SHARE,
+    CHECK,
+    INTERVAL,
+    LARGEST_SHARE,
+    LONGEST_INTERVAL,
+    HeapTrim,
+)
 from tests.integration.daemon import environment
 
 
@@ -28,7 +37,7 @@ class Stopwatch:
 
 def test_free_lists_are_cleared_after_a_burst() -> None:
     clock, falls = Clock(), [BURST, BURST + 1]
-    heap = HeapTrim(clock, falls.pop)
+    heap = HeapTrim(clock, falls.pop, lambda: 0)
     heap.start()
     if not clock.getDelayedCalls():
         pytest.skip("the C library has no malloc_trim")
@@ -70,7 +79,7 @@ def test_the_program_is_restarted_once_with_the_allocator_of_the_c_library(tmp_p
 
 def test_the_heap_is_trimmed_less_often_the_longer_it_takes() -> None:
     clock, watch = Clock(), Stopwatch()
-    heap = HeapTrim(clock, lambda: 0, watch)
+    heap = HeapTrim(clock, lambda: 0, lambda: 0, watch)
     heap.start()
     if not clock.getDelayedCalls():
         pytest.skip("the C library has no malloc_trim")
@@ -88,6 +97,36 @@ def test_the_heap_is_trimmed_less_often_the_longer_it_takes() -> None:
     heap.stop()
     heap.stop()
     assert clock.getDelayedCalls() == []
+
+
+def test_the_heap_is_trimmed_often_while_peers_release_much() -> None:
+    clock, watch = Clock(), Stopwatch()
+    released, looked = [0], []
+
+    def fallen() -> int:
+        looked.append(clock.seconds())
+        return 0
+
+    heap = HeapTrim(clock, fallen, lambda: released[0], watch)
+    heap.start()
+    if not clock.getDelayedCalls():
+        pytest.skip("the C library has no malloc_trim")
+    for _ in range(4):
+        released[0] += BUSY
+        clock.advance(CHECK)
+    assert heap.trims == 4
+    released[0] += BUSY - 1
+    clock.advance(CHECK)
+    assert heap.trims == 4
+    watch.took = 3 * CHECK * BUSY_SHARE
+    trims = []
+    for _ in range(7):
+        released[0] += BUSY
+        clock.advance(CHECK)
+        trims.append(heap.trims)
+    assert trims == [5, 5, 5, 6, 6, 6, 7]
+    assert looked == [6.0], "the free lists are cleared at the usual pace"
+    heap.stop()
 
 
 def test_the_broker_is_imported_once_by_a_start() -> None:

@@ -276,6 +276,7 @@ def test_the_fall_since_the_last_look_is_known() -> None:
     budget.store("h", 20_000)
     budget.store("h", -25_000)
     assert (budget.fallen(), budget.fallen()) == (25_000, 0)
+    assert budget.released == 25_000
 
 
 def test_what_an_eviction_adds_to_another_address_is_compared_with_its_limit_at_once(memory: MemoryBudget) -> None:
