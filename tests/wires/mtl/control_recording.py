@@ -88,7 +88,7 @@ class Threads:
             self.waiting.popleft()()
 
 
-class Shelf:
+class Shelf(Profile):
     """A profile with any number of resources and both ways to confirm; readers confirm if they do not say.
 
     Names that begin with "no " are there for nobody, "not " for nobody who asks, "full " for nobody more.
@@ -98,7 +98,6 @@ class Shelf:
         Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
         Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
-    sole: str | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -136,23 +135,7 @@ class Shelf:
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None: ...
 
-    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None: ...
-
-    def provider(self, flow: Any) -> None:
-        """No flow is one."""
-
-    def room(self, reader: ProfileReader) -> None: ...
-
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None: ...
-
-    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None: ...
-
-    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None: ...
-
-    def counts(self) -> Mapping[str, int]:
-        return {}
-
-    def close(self) -> None: ...
 
 
 class ControlFarm(CoreFarm):

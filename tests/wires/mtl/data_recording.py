@@ -4,7 +4,7 @@ tests turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -41,7 +41,7 @@ class Everything:
         return True
 
 
-class Keeping:
+class Keeping(Profile):
     """A profile with any number of resources, all but those that begin with "no", and both ways to confirm.
 
     It writes down what it is called for. Those who have summoned a resource are sent what comes for it, one by one if
@@ -50,7 +50,6 @@ class Keeping:
 
     name = "keeping"
     confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {side: tuple(ConfirmMode) for side in Side}
-    sole: str | None = None
 
     def __init__(self, flows: DataFlows) -> None:
         self.flows = flows
@@ -66,12 +65,6 @@ class Keeping:
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource.startswith("no"):
             raise Refusal(Reason.FORBIDDEN, "not that")
-
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
-        pass
-
-    def granted(self, grant: Grant) -> Mapping[str, str]:
-        return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         self.flow[flow.grant.side.value] = flow
@@ -91,12 +84,6 @@ class Keeping:
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self.calls.append(("dismiss", resource))
         del self.readers[resource][reader]
-
-    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
-        """Heartbeats are of no interest here."""
-
-    def provider(self, flow: ProfileReader | ProfileWriter) -> None:
-        """No flow is one."""
 
     def room(self, reader: ProfileReader) -> None:
         self.calls.append(("room",))
@@ -121,12 +108,6 @@ class Keeping:
 
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         self.calls.append(("rejected", sequence, multiple, recycle))
-
-    def counts(self) -> Mapping[str, int]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing is kept."""
 
 
 class MtlFarm(CoreFarm):

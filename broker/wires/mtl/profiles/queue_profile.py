@@ -44,7 +44,7 @@ from broker.wires.mtl.codec.field_table import MAX_EXTENDED, IllFormed, check, m
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
 from broker.wires.mtl.sessions.profile_interface import (
     DataFlows,
-    Grant,
+    Profile,
     ProfileReader,
     ProfileWriter,
     SendWindow,
@@ -130,7 +130,7 @@ class Owners(Protocol):
     def require(self, space: str, name: str) -> Deferred[None] | None: ...
 
 
-class QueueProfile:
+class QueueProfile(Profile):
     """See `broker.wires.mtl.sessions.profile_interface.Profile`."""
 
     name = "queue"
@@ -138,7 +138,6 @@ class QueueProfile:
         Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
         Side.WRITER: (ConfirmMode.FULL, ConfirmMode.NONE),
     }
-    sole: str | None = None
 
     def __init__(
         self,
@@ -183,9 +182,6 @@ class QueueProfile:
                 waits.append(ready)
         return gatherResults(waits, consumeErrors=True).addCallbacks(_nothing, _first) if waits else None
 
-    def granted(self, grant: Grant) -> Mapping[str, str]:
-        return {}
-
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         grant = flow.grant
         if self._owners is not None:
@@ -224,12 +220,6 @@ class QueueProfile:
         consumer = reader.place.consumers.pop(resource, None)
         if consumer is not None:  # else its Summon is not answered yet
             consumer.queue.leave(consumer)
-
-    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
-        """No-op: flows of this profile are no providers."""
-
-    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
-        return None
 
     def room(self, reader: ProfileReader) -> None:
         receiver: _ReaderPlace = reader.place

@@ -52,7 +52,13 @@ from broker.wires.mtl.profiles import entries
 from broker.wires.mtl.profiles.entries import Catalogue, EntryChange, EntryEvent, EntryKey, PendingChanges, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, LeasedCall, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.profile_interface import (
+    DataFlows,
+    LeasedCall,
+    Profile,
+    ProfileReader,
+    ProfileWriter,
+)
 
 NAME = "registry"
 
@@ -86,7 +92,7 @@ class RegistryBounds:
 _BOUNDS = RegistryBounds()
 
 
-class RegistryProfile:
+class RegistryProfile(Profile):
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
     The ``place`` of a reader has its pending changes by resource, that of a writer its provider after its first
@@ -98,7 +104,6 @@ class RegistryProfile:
         Side.READER: (ConfirmMode.NONE,),
         Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
-    sole: str | None = None
 
     def __init__(
         self,
@@ -145,12 +150,6 @@ class RegistryProfile:
             raise no_lease(principal, side, NAME, name or resource)
         if side is Side.WRITER and name is not None and not principal.allowed.offers.permits(name):
             raise no_right("offer", name, principal.user)
-
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
-        """No-op: resources need no preparation."""
-
-    def granted(self, grant: Grant) -> Mapping[str, str]:
-        return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place = {} if flow.grant.side is Side.READER else None
@@ -261,12 +260,6 @@ class RegistryProfile:
             self._loads_of.add(resource.removeprefix(LOAD))
         if self._load_watch is None:
             self._load_watch = self._registry.watch(self._load_changed, (Kind.JOINED, Kind.LEFT, Kind.LOAD))
-
-    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """No-op: readers do not confirm."""
-
-    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """No-op: readers do not reject."""
 
     def _entries(self, resource: str, reading: RegistryReading) -> Iterable[Service | Load | int]:
         """Return the entries of a resource. Of ``load/NAME`` they are the ids of providers."""

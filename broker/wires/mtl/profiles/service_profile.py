@@ -34,7 +34,7 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
@@ -62,6 +62,7 @@ from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import (
     DataFlows,
     Grant,
+    Profile,
     ProfileReader,
     ProfileWriter,
     SendWindow,
@@ -98,7 +99,7 @@ class _ReaderPlace:
     provider: FlowProvider | None = None
 
 
-class ServiceProfile:
+class ServiceProfile(Profile):
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
     ``bridge`` is the virtual host of the registry. ``window_bytes`` limits the unconfirmed requests of one worker; a
@@ -111,7 +112,6 @@ class ServiceProfile:
         Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
         Side.WRITER: (ConfirmMode.FULL, ConfirmMode.NONE),
     }
-    sole: str | None = None
 
     def __init__(
         self,
@@ -161,9 +161,6 @@ class ServiceProfile:
         service = _service(resource)
         if service and side is Side.READER and not principal.allowed.offers.permits(service):
             raise no_right("offer", service, principal.user)
-
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
-        """No-op: resources need no preparation."""
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         if grant.side is not Side.READER or not grant.covers(REPLY):

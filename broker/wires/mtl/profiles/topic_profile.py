@@ -40,7 +40,13 @@ from broker.wires.common.registry_topics import readers
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.codec.data_messages import Content, make_tail
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
+from broker.wires.mtl.sessions.profile_interface import (
+    DataFlows,
+    Profile,
+    ProfileReader,
+    ProfileWriter,
+    payer_of,
+)
 
 NAME = "topic"
 
@@ -64,7 +70,7 @@ MAX_KNOWN = 1_000
 """Encoded properties in the cache: writers use the same again and again."""
 
 
-class TopicProfile:
+class TopicProfile(Profile):
     """The profile. ``space`` returns the topics of a virtual host, to which this is an `Outlet`.
 
     ``topics`` are those of one of the hosts.
@@ -75,7 +81,6 @@ class TopicProfile:
         Side.READER: (ConfirmMode.NONE,),
         Side.WRITER: (ConfirmMode.NONE, ConfirmMode.FULL),
     }
-    sole: str | None = None
 
     def __init__(
         self,
@@ -100,12 +105,6 @@ class TopicProfile:
             raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
         if not principal.allowed.may(side, NAME, resource):
             raise no_lease(principal, side, NAME, resource)
-
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
-        """No-op: resources need no preparation."""
-
-    def granted(self, grant: Grant) -> Mapping[str, str]:
-        return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         # Subscriptions of a reader; topics of the host of a writer.
@@ -138,22 +137,10 @@ class TopicProfile:
         reader.place.pop(topic, None)
         self._space(reader.grant.principal.host).unsubscribe(topic, self, reader)
 
-    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
-        """No-op: flows of this profile are no providers."""
-
-    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
-        return None
-
     def room(self, reader: ProfileReader) -> None:
         for resource in list(self._owed.get(reader, ())):
             if not self._pay(reader, resource):
                 return
-
-    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """No-op: readers do not confirm."""
-
-    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """No-op: readers do not reject."""
 
     def _pay(self, reader: ProfileReader, resource: str) -> bool:
         """Send the retained value that is owed. Returns False if it found no room."""
@@ -248,9 +235,6 @@ class TopicProfile:
         """The number of readers to which a last value is still to be sent."""
         return len(self._owed)
 
-    def close(self) -> None:
-        """No-op: nothing is in progress."""
-
 
 def _headers(properties: Mapping[str, field_table.Value]) -> Iterator[bytes]:
     """Yield the headers for mc0, names and values alternating, as many as mc0 accepts."""
@@ -310,7 +294,7 @@ _NAMED = make_tail(RESOURCE, b"")
 """Prefix of a tail with the name. A tail without it has an empty name there, one zero byte."""
 
 
-class FanOutProfile:
+class FanOutProfile(Profile):
     """See `broker.wires.mtl.sessions.profile_interface.Profile`. ``place`` has the readers of the virtual host."""
 
     name = "test"
@@ -318,7 +302,7 @@ class FanOutProfile:
         Side.READER: (ConfirmMode.NONE,),
         Side.WRITER: (ConfirmMode.NONE,),
     }
-    sole: str | None = RESOURCE
+    sole = RESOURCE
 
     def __init__(self, flows: DataFlows) -> None:
         self._flows = flows
@@ -328,12 +312,6 @@ class FanOutProfile:
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource != RESOURCE:
             raise Refusal(Reason.PARAMETER, f"the profile {self.name} has one resource, {RESOURCE}")
-
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
-        """No-op: resources need no preparation."""
-
-    def granted(self, grant: Grant) -> Mapping[str, str]:
-        return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         flow.place = self._readers.setdefault(flow.grant.principal.host, {})
@@ -347,29 +325,8 @@ class FanOutProfile:
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
         del reader.place[reader]
 
-    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
-        """No-op: flows of this profile are no providers."""
-
-    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
-        return None
-
-    def room(self, reader: ProfileReader) -> None:
-        """No-op: no Content waits."""
-
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         readers = writer.place
         if readers:
             tail = content.tail if content.resource else _NAMED + content.tail[1:]
             self._flows.fan_out(readers, tail, content.body)
-
-    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        """No-op: Contents are not confirmed."""
-
-    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        """No-op: Contents are not confirmed."""
-
-    def counts(self) -> Mapping[str, int]:
-        return {}
-
-    def close(self) -> None:
-        """No-op: nothing is stored."""

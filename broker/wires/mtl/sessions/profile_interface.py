@@ -119,8 +119,12 @@ class DataFlows(Protocol):
         """
 
 
-class Profile(Protocol):
-    """One profile. It serves all virtual hosts, and separates them by ``grant.principal.host``."""
+class Profile:
+    """One profile. It serves all virtual hosts, and separates them by ``grant.principal.host``.
+
+    The methods that return do what suits a profile whose resources need no preparation, whose flows are no
+    providers, and whose readers do not confirm.
+    """
 
     name: str
     """Name by which clients choose it, in small letters."""
@@ -128,7 +132,7 @@ class Profile(Protocol):
     confirms: Mapping[Side, tuple[ConfirmMode, ...]]
     """Confirmations that each side may choose; the first is the default."""
 
-    sole: str | None
+    sole: str | None = None
     """The only resource of the profile, None if there may be several."""
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
@@ -136,42 +140,51 @@ class Profile(Protocol):
 
         Called for each resource of a lease when it is issued; of a lease for all, when a resource is first used.
         """
+        raise NotImplementedError
 
     def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
         """Prepare resources that a lease or a Summon names. Returns None if they can be used at once.
 
         The Deferred fires when they can be used, or fails with `Refusal`. `check` decides about them all the same.
         """
+        return None
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         """Return further members of the reply to a client that is issued this lease."""
+        return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         """Process the first use of a lease."""
+        raise NotImplementedError
 
     def left(self, flow: ProfileReader | ProfileWriter) -> None:
         """Process the end of a flow, which must not be used afterwards. `dismiss` is not called for its resources."""
+        raise NotImplementedError
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         """The client has summoned that resource, and has the answer: Contents may be sent at once.
 
         ``body`` is that of the Summon, which a profile may read.
         """
+        raise NotImplementedError
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
         """Stop sending Contents of that resource. Unconfirmed ones stay unconfirmed."""
+        raise NotImplementedError
 
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """Record a heartbeat of the flow's client, a Ping or a Pong, if the flow is a provider in the registry."""
 
     def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
         """Return the id of the flow in the registry; None if it is no provider."""
+        return None
 
     def room(self, reader: ProfileReader) -> None:
         """Resume a reader that has room again after a refusal, for many Contents."""
 
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         """Process a Content of a resource. ``content.tail`` lacks the name if the client left it out."""
+        raise NotImplementedError
 
     def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
         """Process the Confirm of a Content, or of all up to it. Ignore sequences that are not outstanding."""
@@ -181,6 +194,7 @@ class Profile(Protocol):
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters of the profile, by ``FAMILY.NAME``."""
+        return {}
 
     def close(self) -> None:
         """Finish what the stop of the broker must not interrupt, and cancel all timers."""
