@@ -33,7 +33,6 @@ from broker.access.users_document import parse
 from broker.access.users_file import MODE, BadUsers, EditFailed, alone, read, replace
 from broker.blocking import blocking
 from broker.config import endpoint, files
-from broker.config import endpoint as zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import BadFile
 from broker.config.removed_keys import keys_of_users, without_users
@@ -170,7 +169,7 @@ def _mc0(gathered: Gathered, data: dict[str, Any]) -> None:
     realm = _keys(gathered, mc0.get("client_keys") if keyed else None, "mc0.client_keys")
     nameless = not keyed or bool(mc0.get("any_key"))
     gathered.needed |= (
-        keyed or "rules" in mc0 or not _is_local(zmq_endpoint.parse_zmq, mc0.get("endpoint", "tcp://127.0.0.1:61616"))
+        keyed or "rules" in mc0 or not _is_local(endpoint.parse_zmq, mc0.get("endpoint", "tcp://127.0.0.1:61616"))
     )
     if "rules" not in mc0:
         users = [*realm, *([ANONYMOUS] if nameless else [])]
@@ -201,7 +200,7 @@ def _mtl(gathered: Gathered, data: dict[str, Any]) -> None:
             realm.append(gathered.user(name, "passwords", verifier, "mtl.users"))
     nameless = not sasl or bool(mtl.get("anonymous"))
     gathered.needed |= (
-        sasl or "rules" in mtl or not _is_local(zmq_endpoint.parse_zmq, mtl.get("endpoint", "tcp://127.0.0.1:5975"))
+        sasl or "rules" in mtl or not _is_local(endpoint.parse_zmq, mtl.get("endpoint", "tcp://127.0.0.1:5975"))
     )
     if sasl and mtl.get("any_key") and not nameless:
         gathered.permit([ANONYMOUS], ("login",), "mtl")
@@ -225,7 +224,7 @@ def _mtl(gathered: Gathered, data: dict[str, Any]) -> None:
 def _dbp(gathered: Gathered, data: dict[str, Any]) -> None:
     dbp = _table(data, "dbp")
     if dbp.get("enabled", True):
-        local = _is_local(zmq_endpoint.parse_zmq, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
+        local = _is_local(endpoint.parse_zmq, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
         _open(gathered, "dbp", dbp, local)
 
 

@@ -33,7 +33,7 @@ from broker.cluster.links.links import LinkContext, Links, links_view
 from broker.cluster.membership import StoredMemory
 from broker.cluster.settings import COUNTERS as OF_CLUSTER
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
-from broker.config import endpoint as zmq_endpoint
+from broker.config import endpoint
 from broker.config.cluster_settings import Cluster as Config
 from broker.config.key_checks import hostport
 from broker.core.cluster.cluster_interfaces import ILinks, IMembers, IQueueOwners
@@ -140,7 +140,7 @@ class Membership:
             config.password or "",
         )
         self._links = Links(
-            LinkSettings(zmq_endpoint.parse_zmq(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
+            LinkSettings(endpoint.parse_zmq(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
             LinkContext(Pool(LINK_ROOM), core.scheduler, core.refusal_log, reactor, core.leases),
         )
         self._embedded = (

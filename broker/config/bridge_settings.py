@@ -43,16 +43,6 @@ def _prefix(here: str, prefix: str) -> Iterator[Problem]:
         yield Problem(here, f"must have up to {MAX_PREFIX} letters, digits, dots, hyphens and underscores")
 
 
-def _listen(here: str, listen: str) -> Iterator[Problem]:
-    try:
-        where = endpoint.parse_zmq(listen)
-    except BadEndpoint as error:
-        yield Problem(here, str(error))
-        return
-    if where.kind != "tcp":
-        yield Problem(here, f"must be tcp://ADDRESS:PORT: other machines connect to it, not {where.where}")
-
-
 def _place(connect: str | None) -> tuple[str, int] | None:
     """Return the host and port of tcp://HOST:PORT; None for any other text."""
     scheme, found, where = (connect or "").partition("://")
@@ -125,7 +115,7 @@ class Bridges(Settings):
         None,
         "Endpoint where the other brokers connect: tcp://ADDRESS:PORT, or tcp://*:PORT for all addresses. By default "
         "there is none, and each bridge needs `connect`.",
-        check=_listen,
+        check=key_checks.zmq_tcp,
         example="tcp://*:5777",
     )
     to: tuple[BridgeTo, ...] = setting((), check=key_checks.rules)

@@ -15,7 +15,6 @@ from broker import pem
 from broker.access.identity import is_address, is_local
 from broker.blocking import blocking
 from broker.config import endpoint, key_checks
-from broker.config.endpoint import BadEndpoint
 from broker.config.key import Binding, Resolves, Section, Settings
 from broker.config.key import key as setting  # one of the keys is called so
 from broker.config.key_checks import Problem
@@ -116,16 +115,6 @@ def _is_host(host: str) -> bool:
     return is_address(host.strip("[]")) or (len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None)
 
 
-def _link(here: str, link: str) -> Iterator[Problem]:
-    try:
-        where = endpoint.parse_zmq(link)
-    except BadEndpoint as error:
-        yield Problem(here, str(error))
-        return
-    if where.kind != "tcp":
-        yield Problem(here, f"must be tcp://ADDRESS:PORT: other machines connect to it, not {where.where}")
-
-
 def _host(here: str, host: str) -> Iterator[Problem]:
     if not _is_host(host):
         yield Problem(here, "must be the name or the address of this host, without a port")
@@ -179,7 +168,7 @@ class Cluster(Settings):
         "tcp://127.0.0.1:0",
         "Endpoint for links of the other brokers, by which topics travel: tcp://ADDRESS:PORT, or tcp://*:PORT for "
         "all addresses. Links are encrypted, and admit members of the cluster only. Port 0 is any free port.",
-        check=_link,
+        check=key_checks.zmq_tcp,
     )
     advertise: str | None = setting(
         None,

@@ -10,7 +10,6 @@ from ipaddress import ip_network
 import attrs
 
 from broker.config import endpoint
-from broker.config import endpoint as zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.files import KEY_LENGTH, MAX_SECRET, is_curve_key
 
@@ -146,9 +145,20 @@ def listens(key: str, text: str) -> Iterator[Problem]:
 def zmq_listens(key: str, text: str) -> Iterator[Problem]:
     """Yield the problem of an endpoint of ZeroMQ."""
     try:
-        zmq_endpoint.parse_zmq(text)
+        endpoint.parse_zmq(text)
     except BadEndpoint as error:
         yield Problem(key, str(error))
+
+
+def zmq_tcp(key: str, text: str) -> Iterator[Problem]:
+    """Yield the problems of a ZeroMQ endpoint to which other brokers connect."""
+    try:
+        where = endpoint.parse_zmq(text)
+    except BadEndpoint as error:
+        yield Problem(key, str(error))
+        return
+    if where.kind != "tcp":
+        yield Problem(key, f"must be tcp://ADDRESS:PORT: other machines connect to it, not {where.where}")
 
 
 def curve(key: str, text: str) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from zope.interface import implementer
 from broker.client.mtl import Client, Settings
 from broker.wires.mtl.codec import data_messages
 from broker.wires.mtl.codec.field_table import EMPTY, encode
-from tests.patience import PATIENCE
+from tests.net import waiting
 
 LOOK_EVERY = 0.002
 
@@ -372,15 +372,6 @@ def response_of(members: Mapping[str, Any]) -> bytes | None:
     return None if response is None else b64decode(response, validate=True)
 
 
-async def until(condition: Callable[[], object], reactor: Any, patience: float = PATIENCE) -> None:
-    """Let the reactor turn until it holds."""
-    end = reactor.seconds() + patience
-    while not condition():
-        if reactor.seconds() > end:
-            raise AssertionError("it did not come")
-        await deferLater(reactor, LOOK_EVERY)
-
-
 class Stage(TestCase):
     """A test case with a scripted broker and clients of it, in trial's reactor."""
 
@@ -403,7 +394,7 @@ class Stage(TestCase):
         return client
 
     async def until(self, condition: Callable[[], object]) -> None:
-        await until(condition, self.reactor)
+        await waiting.until(condition)
 
     def told(self, event: Any, why: str) -> None:
         """Record an event, as ``on_event``."""

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
 from broker.config import endpoint
-from broker.config import endpoint as zmq_endpoint
 from broker.config.daemon_settings import Console, LauncherEntry, Launchers
 from broker.config.key import declared
 from broker.config.key_checks import hostport
@@ -251,5 +250,5 @@ def test_any_values_are_judged(listener: BrokerListener, entry: LauncherEntry) -
 )
 def test_any_values_of_mc0_are_judged(mc0: Mc0) -> None:
     if not problems(Config(mc0=mc0)):
-        assert not mc0.enabled or zmq_endpoint.parse_zmq(mc0.endpoint).loopback
+        assert not mc0.enabled or endpoint.parse_zmq(mc0.endpoint).loopback
         assert mc0.secret_key in (None, SECRET)

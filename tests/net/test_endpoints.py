@@ -24,7 +24,6 @@ from zope.interface import implementer
 
 from broker import pem
 from broker.config import endpoint
-from broker.config import endpoint as zmq_endpoint
 from broker.net.listeners import CannotListen, bound, listen
 from broker.net.tls import Certificates
 from tests.config.certificates import certificate
@@ -144,7 +143,7 @@ class Listening(TestCase):
             f"ipc://{path}",
             f"ipc://@{os.path.basename(os.path.dirname(path))}",
         ):
-            where = zmq_endpoint.parse_zmq(text)
+            where = endpoint.parse_zmq(text)
             if text.startswith("tcp://[") and not _has_ipv6():
                 continue
             factory = Greeters()
@@ -159,19 +158,19 @@ class Listening(TestCase):
             if where.path is not None:
                 self.assertEqual(address, text)
             else:
-                taken = zmq_endpoint.parse_zmq(address)
+                taken = endpoint.parse_zmq(address)
                 self.assertTrue(taken.port)
                 self.assertEqual((taken.loopback, taken.wildcard), (where.loopback, where.wildcard))
             await maybeDeferred(port.stopListening)
 
     def test_a_unix_socket_of_a_zeromq_endpoint_is_for_user_and_group(self) -> None:
         path = self._path()
-        port = listen(self.reactor, zmq_endpoint.parse_zmq(f"ipc://{path}").stream, Greeters())
+        port = listen(self.reactor, endpoint.parse_zmq(f"ipc://{path}").stream, Greeters())
         self.addCleanup(port.stopListening)
         self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o660)
 
     def test_an_abstract_name_in_use_is_shown_with_an_at_sign(self) -> None:
-        where = zmq_endpoint.parse_zmq(f"ipc://@{os.path.basename(os.path.dirname(self._path()))}")
+        where = endpoint.parse_zmq(f"ipc://@{os.path.basename(os.path.dirname(self._path()))}")
         port = listen(self.reactor, where.stream, Greeters())
         self.addCleanup(port.stopListening)
         self.assertEqual(bound(port), where.path)

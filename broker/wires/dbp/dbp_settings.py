@@ -8,7 +8,7 @@ from ipaddress import AddressValueError, IPv4Address
 
 import attrs
 
-from broker.config import endpoint as zmq_endpoint
+from broker.config import endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint, ZEndpoint
 from broker.config.key import Binding, PortOption, Resolves, Section, key, moved, seconds_key
 from broker.config.key_checks import Problem
@@ -117,7 +117,7 @@ class Dbp(RouterLimits):
     @cached_property
     def place(self) -> ZEndpoint:
         """The address of the ROUTER. Raises `BadEndpoint`."""
-        where = zmq_endpoint.parse_zmq(self.endpoint)
+        where = endpoint.parse_zmq(self.endpoint)
         if where.kind == "systemd":
             raise BadEndpoint("must be tcp://, not systemd's socket: the UDP port and the beacon go with its address")
         if where.kind != "tcp" or ":" in where.host:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from broker.config import endpoint as zmq_endpoint
-from broker.config import key_checks
+from broker.config import endpoint, key_checks
 from broker.config.endpoint import ZEndpoint
 from broker.config.key import Binding, PortOption, Section, curve_key, curve_key_file, key, moved
 from broker.net.connection_limits import RouterLimits
@@ -36,7 +35,7 @@ class Mc0(RouterLimits):
     @property
     def place(self) -> ZEndpoint:
         """The address of the ROUTER. Raises `BadEndpoint`."""
-        return zmq_endpoint.parse_zmq(self.endpoint)
+        return endpoint.parse_zmq(self.endpoint)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the socket."""

@@ -9,8 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import attrs
 
-from broker.config import endpoint as zmq_endpoint
-from broker.config import key_checks
+from broker.config import endpoint, key_checks
 from broker.config.endpoint import BadEndpoint, ZEndpoint
 from broker.config.key import (
     Binding,
@@ -57,7 +56,7 @@ def _hosts(here: str, hosts: tuple[str, ...]) -> Iterator[Problem]:
 
 def _data_endpoint(here: str, where: str) -> Iterator[Problem]:
     try:
-        parsed = zmq_endpoint.parse_zmq(where)
+        parsed = endpoint.parse_zmq(where)
     except BadEndpoint as error:
         # Clients may need a host name, which is no address to bind to.
         if not where.startswith("tcp://") or not where.isprintable():
@@ -247,7 +246,7 @@ class Mtl(RouterLimits):
     @property
     def place(self) -> ZEndpoint:
         """The address of the control flow. Raises `BadEndpoint`."""
-        return zmq_endpoint.parse_zmq(self.endpoint)
+        return endpoint.parse_zmq(self.endpoint)
 
     @property
     def data_place(self) -> ZEndpoint | None:

@@ -15,7 +15,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, TestCase
 
-from broker.config import endpoint as zmq_endpoint
+from broker.config.endpoint import parse_zmq
 from broker.config.key import declared
 from broker.net.connection_limits import RouterLimits
 from broker.net.router.router import Router
@@ -92,7 +92,7 @@ class Peers(TestCase):
         for deadlines in (made.logins, made.closes):
             self.addCleanup(deadlines.stop)
         listener = RouterListener(made, self.reactor)
-        address = listener.bind(zmq_endpoint.parse_zmq(endpoint))
+        address = listener.bind(parse_zmq(endpoint))
         assert listener.port is not None
         self.addCleanup(listener.port.stopListening)
         return address
@@ -116,11 +116,11 @@ class Unbound(TestCase):
 
         clock: Any = reactor
         listener = RouterListener(router(clock, of_one=1), clock)
-        address = listener.bind(zmq_endpoint.parse_zmq("tcp://127.0.0.1:0"))
+        address = listener.bind(parse_zmq("tcp://127.0.0.1:0"))
         listener.unbind()
         with self.assertRaises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE)
-        self.assertEqual(listener.bind(zmq_endpoint.parse_zmq(address)), address)
+        self.assertEqual(listener.bind(parse_zmq(address)), address)
         listener.unbind()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
-from broker.config import endpoint as zmq_endpoint
+from broker.config import endpoint
 from broker.config.daemon_settings import OPEN_FILE, Access, Console
 from broker.config.endpoint import BadEndpoint
 from broker.wires.dbp.dbp_settings import (
@@ -173,7 +173,7 @@ ADDRESSES = st.one_of(
 )
 def test_any_values_are_judged(dbp: Dbp) -> None:
     if not problems(Config(dbp=dbp)):
-        where = zmq_endpoint.parse_zmq(dbp.endpoint)
+        where = endpoint.parse_zmq(dbp.endpoint)
         assert where.kind == "tcp"
         udp_port = where.port if dbp.udp_port is None else dbp.udp_port
         assert udp_port is not None
