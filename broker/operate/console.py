@@ -15,11 +15,11 @@ Rules:
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -43,6 +43,7 @@ from broker.operate.console_input import (
     Negotiation,
     at_once,
 )
+from broker.rest.messages import PIECE, in_steps
 from broker.wires.tables import AnyView, Dialect, Dialogue, Documentation
 
 WIDTH = 100
@@ -51,8 +52,11 @@ WIDTH = 100
 PRETTY = 1024 * 1024
 """Bytes of a message that is pretty-printed; a larger one is a dump for programs, and printed verbatim."""
 
-_UNPRINTABLE = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON may contain unescaped: terminals interpret some as commands."""
+_PRINTABLE = {
+    **{code: f"\\u{code:04x}" for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))},
+    0x0A: "\r\n",
+}
+"""What is printed for control characters: terminals interpret some as commands."""
 
 WORDS = {
     "config": "Shows the running configuration, and which keys need a restart.",
@@ -370,15 +374,25 @@ class ConsoleSession:
         self._print(_pretty(msgspec.json.encode(value)))
 
     def _print_answer(self, value: Any) -> None:
-        """Print the answer of an action: its text, if it has one."""
+        """Print the answer of an action: its text, if it has one. One that takes several steps is printed verbatim."""
         text = getattr(value, "text", None)
-        if text is None:
-            self._print_json(value)
-        else:
+        if text is not None and len(text) <= PRETTY:
             self._print(text)
+            return
+        pieces = _sliced(text) if text is not None else map(bytes.decode, in_steps(msgspec.to_builtins(value)))
+        first, second = next(pieces), next(pieces, None)
+        if second is None:
+            self._print(_pretty(first.encode()))
+        else:
+            self._reading.encode(map(_printable, chain((first, second), pieces)), self._print_pieces)
+
+    def _print_pieces(self, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            self._peer.write(piece)
+        self._peer.write(b"\r\n")
 
     def _print(self, text: str) -> None:
-        self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
+        self._peer.write(_printable(text) + b"\r\n")
 
 
 class _Printer:
@@ -404,10 +418,8 @@ class _Printer:
 
     def write(self, data: bytes) -> None:
         """Print one message."""
-        if len(data) > PRETTY:
-            self._peer.write(_printable(data.rstrip().decode()).encode() + b"\r\n")
-            return
-        self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
+        text = data.rstrip().decode() if len(data) > PRETTY else _pretty(data.rstrip())
+        self._peer.write(_printable(text) + b"\r\n")
 
     def write_first(self, data: bytes) -> None:
         """Print one message: the output of a console has no order relative to other connections."""
@@ -442,10 +454,14 @@ def _view_help(view: AnyView) -> str:
 
 
 def _pretty(data: bytes) -> str:
-    """Pretty-print JSON for a terminal."""
-    return _printable(msgspec.json.format(data, indent=2).decode())
+    """Pretty-print JSON."""
+    return msgspec.json.format(data, indent=2).decode()
 
 
-def _printable(text: str) -> str:
-    """Escape the characters of JSON that a terminal interprets as commands."""
-    return _UNPRINTABLE.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
+def _sliced(text: str) -> Iterator[str]:
+    return (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+
+
+def _printable(text: str) -> bytes:
+    """Encode a text for a terminal."""
+    return text.translate(_PRINTABLE).encode()

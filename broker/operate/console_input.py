@@ -9,8 +9,8 @@ States of the login, and the meaning of a line in each:
 Without a users file, a peer enters at once. So does one that has a client certificate of a user, or rights without a
 user.
 
-A view is read in turns of the reactor: a table of 100,000 rows delays no peer. Lines that the operator types meanwhile,
-or while an answer is awaited, are held, and carried out in order afterwards.
+A view is read, and a long answer encoded, in turns of the reactor: a table of 100,000 rows delays no peer. Lines that
+the operator types meanwhile, or while an answer is awaited, are held, and carried out in order afterwards.
 """
 
 from __future__ import annotations
@@ -185,6 +185,7 @@ class ConsoleReading:
         self._resume = resume
         self._pieces: Iterator[Sequence[Row]] | None = None
         self._answer: Deferred[str] | None = None
+        self._encoding: Iterator[bytes] | None = None
         self._rows: list[Row] = []
         self._held: deque[str] = deque()
         self.done: Callable[[], object] = lambda: None
@@ -192,8 +193,8 @@ class ConsoleReading:
 
     @property
     def busy(self) -> bool:
-        """True while a view is read or an answer is awaited: lines are to be held."""
-        return self._pieces is not None or self._answer is not None
+        """True while a view is read, or an answer is awaited or encoded: lines are to be held."""
+        return any(each is not None for each in (self._pieces, self._answer, self._encoding))
 
     def hold(self, line: str) -> None:
         """Hold a line. Raises `Refusal` LIMIT if there are too many."""
@@ -218,9 +219,27 @@ class ConsoleReading:
 
         answer.addCallback(come)
 
+    def encode(self, pieces: Iterator[bytes], show: Callable[[list[bytes]], object]) -> None:
+        """Make the pieces of an answer, one in each turn, and show all of them."""
+        self._encoding, made = pieces, []
+
+        def step() -> None:
+            if self._encoding is not pieces:
+                return  # the operator has gone
+            piece = next(pieces, None)
+            if piece is not None:
+                made.append(piece)
+                self._later(step)
+                return
+            self._encoding = None
+            show(made)
+            self._go_on()
+
+        step()
+
     def end(self) -> None:
         """Stop: the operator has gone."""
-        self._pieces = self._answer = None
+        self._pieces = self._answer = self._encoding = None
         self._held.clear()
         # They refer to the session: without the cycle, no garbage collection is needed.
         self._show = self._resume = _ignore

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -13,7 +15,7 @@ from broker.access.principal import OPERATIONS, Access, Principal
 from broker.access.rights import EVERYTHING, Right, grants_of
 from broker.app.operations import Operations
 from broker.core import model
-from broker.core.control import IOperations
+from broker.core.control import IOperations, Reply
 from broker.core.errors import Reason, Refusal
 from broker.operate import action_parameters, actions
 from broker.operate.action_endpoints import Actions, action_endpoints
@@ -21,7 +23,7 @@ from broker.operate.actions import ACTIONS, BY_NAME, Action
 from broker.operate.console import ConsoleSession, Shown
 from broker.operate.console_input import ConsoleReader
 from broker.rest import openapi
-from broker.rest.messages import Response
+from broker.rest.messages import PIECE, Response
 from broker.wires.elko.console_commands import broker_dialect
 from tests.operate.calls import BOB, Log, Site, content
 from tests.operate.test_console import Operator
@@ -195,8 +197,8 @@ def test_a_user_withdraws_services_of_names_with_a_right() -> None:
 # at the console
 
 
-def at_the_console(control: Operations, log: Log, access: Access | None = None) -> Operator:
-    shown = Shown(actions=Actions(control, log, "console"))
+def at_the_console(control: Any, log: Log, access: Access | None = None, **more: Any) -> Operator:
+    shown = Shown(actions=Actions(control, log, "console"), **more)
     operator = Operator(
         lambda to: (ConsoleReader(), ConsoleSession([broker_dialect(ElkoFarm().wiring)], shown, to, access)),
         RecordingPeer(True, "127.0.0.1:7"),
@@ -227,6 +229,36 @@ def at_the_console(control: Operations, log: Log, access: Access | None = None) 
 def test_an_action_is_typed_and_its_answer_printed(line: str, printed: str) -> None:
     operator = at_the_console(operations(registry=ElkoFarm().registry), Log())
     assert operator.type(line) == f"{printed}\n"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(text="long \u00e9 line\n" * 2 * PIECE),
+        Reply(base64="YWJj" * 2 * PIECE),
+        Reply(text="\x1b[2Jsent to the terminal\x9b\n" * 2 * PIECE),
+    ],
+)
+def test_a_long_answer_is_printed_after_many_short_turns(reply: Reply) -> None:
+    class Calling:
+        def call(self, **given: object) -> Reply:
+            return reply
+
+    steps: deque[Callable[[], None]] = deque()
+    operator = at_the_console(Calling(), Log(), later=steps.append, version="1.2")
+    assert operator.type("call jobs body", "version") == ""
+    turns = 0
+    while steps:
+        steps.popleft()()
+        turns += 1
+    assert turns > 4
+    printed = operator.read()
+    answer, _, last = printed.removesuffix("\n").rpartition("\n")
+    assert last == "elkobroker 1.2"
+    if reply.text is None:
+        assert json.loads(answer) == attrs.asdict(reply)
+    else:
+        assert answer == reply.text.replace("\x1b", "\\u001b").replace("\x9b", "\\u009b")
 
 
 def test_the_help_lists_each_action_once() -> None:
