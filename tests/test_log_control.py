@@ -12,8 +12,8 @@ import pytest
 from twisted.logger import LogLevel, PredicateResult
 from twisted.python.failure import Failure
 
-from broker.core.control import LogLevels
 from broker.core.errors import Reason, Refusal
+from broker.core.operator_interfaces import LogLevels
 from broker.logs.log_destination import Journal, datagram, prefixed, streams_to_journal
 from broker.logs.log_lines import MAX_EXCEPTIONS, LogControl, json_line, text_lines
 

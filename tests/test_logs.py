@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from broker.core.control import LevelName
+from broker.core.operator_interfaces import LevelName
 from broker.logs.log_destination import LoggedService, install, observer
 from broker.logs.log_lines import MAX_MESSAGE, MAX_TRACEBACK, Format, LogControl
 from broker.logs.log_writer import Stream

@@ -17,11 +17,11 @@ from broker.access.principal import Access, Audit
 from broker.access.rights import RegistryReading
 from broker.app.core_parts import Core
 from broker.app.process import machine
-from broker.core.control import IOperations
 from broker.core.database import StateError
 from broker.core.errors import Reason, Refusal
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
+from broker.core.operator_interfaces import IOperations
 from broker.core.plan import IPlan
 from broker.net.scheduler import SchedulerProbe
 from broker.net.tls import Certificates

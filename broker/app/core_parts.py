@@ -27,7 +27,6 @@ from broker.blocking import blocking
 from broker.config import daemon_settings, journal_settings
 from broker.config.daemon_settings import Access as Config
 from broker.config.daemon_settings import opened
-from broker.core.control import Launchers
 from broker.core.damage import Damage, Damages, left_aside, set_aside
 from broker.core.interfaces import IRegistry
 from broker.core.liveness import Leases
@@ -43,7 +42,7 @@ from broker.export.journal import Journal
 from broker.export.journal_feed import FullLoads, JournalFeed
 from broker.export.journal_records import boot_name
 from broker.export.segments import OWN_DIRECTORIES, JournalLimits, Segments
-from broker.net.child_processes import Programs
+from broker.net.child_processes import Launchers, Programs
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.operate.audit import FILE, AuditLog

@@ -18,7 +18,11 @@ from broker.access.users_document import expiry
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
-from broker.core.control import (
+from broker.core.drain import Drain, Draining
+from broker.core.errors import Reason, Refusal, no_right
+from broker.core.interfaces import ILaunchers, IRegistry, ITopics
+from broker.core.model import BROKER, NotReady, is_own
+from broker.core.operator_interfaces import (
     IOperations,
     KeyState,
     LevelName,
@@ -32,10 +36,6 @@ from broker.core.control import (
     Trace,
     Traces,
 )
-from broker.core.drain import Drain, Draining
-from broker.core.errors import Reason, Refusal, no_right
-from broker.core.interfaces import ILaunchers, IRegistry, ITopics
-from broker.core.model import BROKER, NotReady, is_own
 from broker.core.queues.queue_messages import DEAD
 from broker.logs.log_lines import LogControl
 from broker.net import traces

@@ -26,7 +26,7 @@ from broker.blocking import blocking
 from broker.config.key_checks import BadConfig, Problem
 from broker.config.load import Config
 from broker.config.reload import Difference
-from broker.core.control import KeyChange, KeyState, Reloaded
+from broker.core.operator_interfaces import KeyChange, KeyState, Reloaded
 from broker.net.tls import Certificates, Identity
 
 log = Logger()

@@ -272,7 +272,7 @@ class ILaunchers(Interface):
 class IControl(Interface):
     """Control of the broker process by an administrator, as far as protocols have it.
 
-    `broker.core.control.IOperations` has the rest.
+    `broker.core.operator_interfaces.IOperations` has the rest.
     """
 
     def reload() -> object:

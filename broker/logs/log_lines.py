@@ -30,8 +30,8 @@ from typing import Any, Literal
 from twisted.logger import ILogFilterPredicate, LogEvent, LogLevel, PredicateResult, formatEvent
 from zope.interface import implementer
 
-from broker.core.control import LevelName, LogLevels
 from broker.core.errors import Reason, Refusal
+from broker.core.operator_interfaces import LevelName, LogLevels
 from broker.logs.log_writer import LogWriter, RotatingFile
 
 MAX_MESSAGE = 8_000

@@ -20,8 +20,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.access.identity import plain
-from broker.core.control import Trace
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.operator_interfaces import Trace
 from broker.core.rates import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection

@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred
 
 from broker.access.principal import Act, Audit, NoAudit, Principal, forbidden, perform, refused
 from broker.access.rights import Grants
-from broker.core.control import IOperations, KeyState, QueueMessages, Reply
 from broker.core.errors import Malformed, Reason
+from broker.core.operator_interfaces import IOperations, KeyState, QueueMessages, Reply
 from broker.operate.action_parameters import MAX_NAME
 from broker.operate.actions import ACTIONS, Action, ActionRow, Route, rows
 from broker.rest.http_endpoint import Call, Endpoint, template_variables

@@ -18,10 +18,10 @@ import msgspec
 from twisted.internet.interfaces import IReactorTime
 
 from broker.access.principal import forbidden
-from broker.core.control import topic_message
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import MAX_TEXT, is_own
+from broker.core.operator_interfaces import topic_message
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import PIECE, KeepAlive, Outlet, Stream, StreamReader, in_steps
 from broker.rest.problem import Problem

@@ -11,7 +11,7 @@ from broker.app.configuration import Config, merged, parse, read
 from broker.app.reloading import Reloader
 from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Notify, NotifyRule
 from broker.config.key_checks import BadConfig
-from broker.core.control import KeyChange, Reloaded
+from broker.core.operator_interfaces import KeyChange, Reloaded
 from broker.net.tls import Certificates
 from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.mc0.mc0_settings import Mc0

@@ -15,8 +15,8 @@ from broker.access.principal import OPERATIONS, Access, Principal
 from broker.access.rights import EVERYTHING, Right, grants_of
 from broker.app.operations import Operations
 from broker.core import model
-from broker.core.control import IOperations, Reply
 from broker.core.errors import Reason, Refusal
+from broker.core.operator_interfaces import IOperations, Reply
 from broker.operate import action_parameters, actions
 from broker.operate.action_endpoints import Actions, action_endpoints
 from broker.operate.actions import ACTIONS, BY_NAME, Action

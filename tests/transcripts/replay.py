@@ -21,12 +21,12 @@ from zope.interface import implementer
 from broker.access.principal import Access
 from broker.access.rights import AnonymousAccess
 from broker.config import daemon_settings
-from broker.core.control import Launchers
 from broker.core.director import director as core
 from broker.core.interfaces import IControl
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from broker.net.child_processes import Launchers
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession

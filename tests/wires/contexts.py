@@ -17,7 +17,6 @@ from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Outcome, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.cluster.cluster_interfaces import SINGLE
-from broker.core.control import Launchers
 from broker.core.damage import Damages
 from broker.core.liveness import Leases
 from broker.core.model import Provider, Snapshot
@@ -26,6 +25,7 @@ from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.silent_peers import EndAtOnce
 from broker.core.topics import Topics
+from broker.net.child_processes import Launchers
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler

@@ -11,13 +11,13 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from broker.access.rights import AnonymousAccess
-from broker.core.control import Launchers
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl, IWait
 from broker.core.memory_budget import BY_ADDRESS
 from broker.core.model import Auth, Change, Kind, Launcher, Provider, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from broker.net.child_processes import Launchers
 from broker.net.peer_interfaces import MessageReader, PeerSession
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY

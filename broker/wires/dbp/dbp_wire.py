@@ -18,9 +18,9 @@ from broker.access.principal import Principal
 from broker.access.rights import Grants, RegistryReading
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
-from broker.core.control import topic_message
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
+from broker.core.operator_interfaces import topic_message
 from broker.core.rates import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen

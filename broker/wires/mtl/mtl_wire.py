@@ -23,12 +23,12 @@ from broker.access.principal import Access, Principal
 from broker.blocking import blocking
 from broker.config.daemon_settings import Broker
 from broker.core.cluster.cluster_interfaces import IMembers
-from broker.core.control import Reply, as_text
 from broker.core.database import StateError
 from broker.core.disk import is_full
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import NotReady
+from broker.core.operator_interfaces import Reply, as_text
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
 from broker.net.router.router import SILENCE
@@ -42,7 +42,7 @@ from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
-from broker.wires.mtl.queue_acts import QueueActs
+from broker.wires.mtl.queue_actions import QueueActs
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, titles
 from broker.wires.mtl.sessions.access_policy import Principal as Caller
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow

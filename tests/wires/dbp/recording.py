@@ -15,10 +15,10 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.access.rights import EVERYTHING
-from broker.core.control import topic_message
 from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider, Rights
+from broker.core.operator_interfaces import topic_message
 from broker.core.rates import Rates
 from broker.core.registry import Registry
 from broker.core.topics import Topics

@@ -465,7 +465,7 @@ class TopicValues:
     users file does not let peers without a user subscribe to, are an error. See docs/protocols/dbp.md, "Last values".
 
     ``rights`` are those of peers without a user; a reload may replace them. ``shown`` returns a message as JSON:
-    `broker.core.control.topic_message`.
+    `broker.core.operator_interfaces.topic_message`.
     """
 
     def __init__(

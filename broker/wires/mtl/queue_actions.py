@@ -24,8 +24,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from broker.access.principal import Principal, forbidden
-from broker.core.control import MovedMessages, Purged, QueueMessage, QueueMessages, as_text
 from broker.core.errors import Reason, Refusal
+from broker.core.operator_interfaces import MovedMessages, Purged, QueueMessage, QueueMessages, as_text
 from broker.core.queues.ownership import QueueOwnership
 from broker.core.queues.queue_interfaces import MessageOutcome
 from broker.core.queues.queue_messages import DEAD, Message

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 from zope.interface.verify import verifyObject
 
-from broker.core.control import Launchers
 from broker.core.interfaces import ILaunchers
 from broker.core.model import Launcher
+from broker.net.child_processes import Launchers
 
 TABLE = (
     Launcher("context", "java -cp 'a b.jar' Boot conf.listen.host=x:9000"),
