@@ -9,9 +9,9 @@ Rules:
   ``numberAccepts`` of a listening port, and `IReactorFDSet`.
 - Semantics match the reactor: readiness is level-triggered, a descriptor is read before it is written, and an exception
   from a method is logged and ends that connection alone.
-- Ends of connections have a part of each turn (`EndBudget`); those beyond it wait in one queue. All
-  aborts pass through it: the kernel takes up to 0.4 ms to discard the unread input of one connection, and the memory
-  budget or a deadline may abort hundreds at once.
+- Ends of connections have a part of each turn (`EndBudget`); those beyond it wait in one queue. All aborts pass through
+  it: the kernel takes up to 0.4 ms to discard the unread input of one connection, and the memory budget or a deadline
+  may abort hundreds at once.
 - A descriptor about to be closed is not removed from the set: the kernel removes it, which saves a system call.
 """
 

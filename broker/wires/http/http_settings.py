@@ -65,7 +65,11 @@ class Http(Settings):
         1_000, "Waiting answers of one address. 0 is no limit.", within=(0, 1_000_000), reload=True
     )
     # A registration of ordinary size must fit; the account of memory bounds all bodies together.
-    max_body: int = bytes_key(1024**2, "Size of the body of a request.", within=(4_096, 64 * 1024**2))
+    max_body: int = bytes_key(
+        1024**2,
+        "Size of the body of a request. JSON is decoded in one turn, 1 to 4 ms for each MiB.",
+        within=(4_096, 64 * 1024**2),
+    )
 
     @cached_property
     def place(self) -> Endpoint:
