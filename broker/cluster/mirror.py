@@ -17,7 +17,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.cluster.key_table import Table
+from broker.cluster.key_table import Table, collect_young
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import LoadDetails
 
@@ -107,6 +107,7 @@ class Mirror:
             else:
                 self._load_step()
             if (self._dirty or self._dirty_loads) and self._clock.seconds() >= end:
+                collect_young()
                 self._turn = self._clock.callLater(0, self._slice)
                 return
         done, self._done = self._done, []

@@ -28,7 +28,7 @@ INTERVAL = 0.5
 """Seconds from a change to its write, and between two writes: what changes more often is written once. A broker that is
 killed within this time does not have the change in its record."""
 
-PIECE = 500
+PIECE = 200
 """Registrations in one write, so that a first record of a large farm takes the reactor some milliseconds at a time."""
 
 

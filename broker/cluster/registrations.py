@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -262,10 +263,12 @@ class Registrations:
 
     def forget(self) -> None:
         """Delete the keys of the run before that have not come back."""
+        remembered = [*chain.from_iterable(self._remembered.values())]
         self._labels.clear()
         self._remembered.clear()
-        for key in [key for key, own in self._own.items() if own.state is State.REMEMBERED]:
-            self._step(key, Happens.TIME)
+        for key in remembered:
+            if self.state(key) is State.REMEMBERED:
+                self._step(key, Happens.TIME)
 
     def reconcile(self, lost: bool) -> Iterator[None]:
         """Reconcile all registrations with what a new session with etcd has read, in steps, while the publisher pauses.

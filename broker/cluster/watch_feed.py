@@ -63,7 +63,7 @@ from broker.cluster.etcd.etcd_interface import (
     RangeResult,
     Unavailable,
 )
-from broker.cluster.key_table import Bad, Entry, Table, Touched, pieces
+from broker.cluster.key_table import Bad, Entry, Table, Touched, collect_young, pieces
 from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import DOUBT, Database
 from broker.cluster.mirror import Shared
@@ -92,6 +92,7 @@ RESTARTS = 5
 async def in_turns(clock: IReactorTime, steps: Iterator[None]) -> None:
     """Make all steps, each in another turn of the reactor."""
     for _ in steps:
+        collect_young()
         await deferLater(clock, 0)
 
 
@@ -175,6 +176,8 @@ class Feed:
         self.resumed = 0
         """Watches that continued at the next revision."""
         self.events = 0
+        self._collected = 0
+        """Events up to the last collection of garbage."""
 
     @property
     def watching(self) -> bool:
@@ -242,6 +245,9 @@ class Feed:
                 table.delete(event.key, event.revision, touched, doubtful and event.key != own)
             else:
                 table.put(event.value, touched)
+        if self.events - self._collected >= key_table.PIECE:
+            self._collected = self.events
+            collect_young()
         self.revision = max(self.revision, revision)
         if len(table.held) > held:
             self._hold()

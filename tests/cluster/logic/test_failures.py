@@ -5,6 +5,7 @@ The file is longer than others: all failures happen to the same kind of farm, wh
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from typing import Any
@@ -738,6 +739,29 @@ def test_finds_and_acts_between_the_steps_of_a_return_are_right(farm: Farm) -> N
     names = sorted(each.name for each in a.registry.services())
     farm.until(lambda: sorted(each.name for each in b.registry.services()) == names, "the changes")
     assert len(farm.registrations()) == total
+
+
+def test_the_return_of_many_services_leaves_few_objects_to_collect_in_one_turn(farm: Farm) -> None:
+    """It discards as many as it makes, so that the collector does not run by itself."""
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    a.registry.offer([Service(f"s-{number}", "h:1", id) for number in range(2 * MANY)], Rights(services=5_000))
+    farm.until(lambda: len(b.registry.services()) == 2 * MANY + 1, "the services", 120.0)
+    gc.collect()
+    gc.disable()
+    try:
+        farm.etcd.wipe()
+        most = 0
+
+        def is_back() -> bool:
+            nonlocal most
+            most = max(most, len(gc.get_objects(0)) + len(gc.get_objects(1)))
+            return a.is_member and len(farm.registrations()) == 2 * MANY + 1
+
+        farm.until(is_back, "the services", 120.0)
+    finally:
+        gc.enable()
+    assert most < 7 * MANY
 
 
 def test_a_member_that_died_with_the_data_of_etcd_is_held_for_a_while(farm: Farm) -> None:
