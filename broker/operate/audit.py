@@ -55,17 +55,6 @@ class AuditLog(LineFile):
     def record(self, act: Act) -> None:
         """Record an act, with the present time."""
         principal = act.principal
-        self.log.info(
-            "audit: {user} ({method}) at {address} over {listener}: {operation} {object}: {result}",
-            user=principal.name or "a peer without a user",
-            method=principal.method.value,
-            address=principal.address,
-            listener=act.listener,
-            operation=act.operation,
-            object=act.object[:MAX_TEXT],
-            result=act.result,
-            **({"request_id": principal.request_id} if principal.request_id else {}),
-        )
         record = AuditRecord(
             time=self.stamp(),
             user=principal.name,
@@ -77,4 +66,9 @@ class AuditLog(LineFile):
             result=act.result,
             request_id=principal.request_id,
         )
+        about = msgspec.structs.asdict(record) | {"user": record.user or "a peer without a user"}
+        del about["time"]
+        if not record.request_id:
+            del about["request_id"]
+        self.log.info("audit: {user} ({method}) at {address} over {listener}: {operation} {object}: {result}", **about)
         self.append(msgspec.json.encode(record))
