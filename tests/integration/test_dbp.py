@@ -116,38 +116,6 @@ def test_so_is_one_of_the_original_that_updates_later(daemon: Daemon, nodes: Nod
     assert desc["hostport"] == "127.0.0.1:5247"
 
 
-def test_a_waiting_find_of_elko_is_answered_when_a_node_registers(daemon: Daemon, nodes: Nodes) -> None:
-    with daemon.connect() as customer:
-        customer.send(to="client", op="find", service="awaited", wait=-1, tag="w")
-        customer.done()
-        nodes.req().registered("awaited", **SLOW)
-        assert customer.receive()["tag"] == "w"
-
-
-def test_its_load_is_that_of_a_provider(daemon: Daemon, nodes: Nodes) -> None:
-    node = nodes.dealer().registered("loaded", **SLOW, load=0.25)
-
-    def load() -> object:
-        with daemon.connect("admin") as admin:
-            descs = admin.ask(to="admin", op="loaddesc")["desc"]
-            return next(desc["load"] for desc in descs if desc["label"] == "loaded")
-
-    assert load() == 0.25
-    assert node.ask("UoU", {"name": "loaded", "load": 0.75}) == [b"u.u"]
-    assert load() == 0.75
-
-
-def test_a_service_of_elko_is_listed_without_its_password(daemon: Daemon, nodes: Nodes) -> None:
-    with daemon.connect(label="the bank's server") as provider:
-        auth = {"mode": "password", "code": "sesame"}
-        provider.send(to="client", op="willserve", services=[{"service": "bank", "hostport": "h:1", "auth": auth}])
-        provider.done()
-        node = nodes.dealer()
-        listed = node.find()["bank"]
-        assert (listed["ip"], listed["port"], listed["wire"]) == ("h", 1, "elko")
-        assert "sesame" not in json.dumps([node.find(), node.find("bank")])
-
-
 # heartbeats
 
 

@@ -23,7 +23,7 @@ from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.transcripts.recordings import Event, Recording
-from tests.transcripts.replay import ABORTED, CLOSED, Broker, Setting, Transport
+from tests.transcripts.replay import ABORTED, CLOSED, Broker, Setting, Transport, wait_until
 
 _IDS = re.compile(r'(?:"sessionid": "|^start )(\d+)', re.MULTILINE)
 _RESPONSE = re.compile(r"HTTP/1\.1 (\d+ [^\r]+)\r\n((?:[^\r]+\r\n)*)\r\n", re.DOTALL)
@@ -134,7 +134,7 @@ class _Player:
     def play(self) -> None:
         ports = count(40_000)
         for event in self._recorded.events:
-            self._wait_until(event.at)
+            wait_until(self._clock, event.at, self._write_down)
             if event.kind == "open":
                 self._connections[event.conn] = _Connection(self._factory, next(ports))
             else:
@@ -153,14 +153,6 @@ class _Player:
             self._connections[event.conn].send(text.encode())
         elif event.kind == "close" or event.closed_by_broker:
             self._connections[event.conn].end()
-
-    def _wait_until(self, at: float) -> None:
-        while True:
-            due = min((call.getTime() for call in self._clock.getDelayedCalls()), default=at)
-            self._clock.advance(max(0.0, min(due, at) - self._clock.seconds()))
-            self._write_down()
-            if due >= at:
-                break
 
     def _write_down(self) -> None:
         self._clock.advance(0)

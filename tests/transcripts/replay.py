@@ -7,7 +7,7 @@ that waits end when they did.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -220,6 +220,16 @@ class _Connection:
             self.protocol.connectionLost()
 
 
+def wait_until(clock: Clock, at: float, look: Callable[[], None]) -> None:
+    """Let time go, one timer after the other, so that each finds the time that it was set for; ``look`` after each."""
+    while True:
+        due = min((call.getTime() for call in clock.getDelayedCalls()), default=at)
+        clock.advance(max(0.0, min(due, at) - clock.seconds()))
+        look()
+        if due >= at:
+            break
+
+
 class _Player:
     def __init__(self, server: Server) -> None:
         self._broker = server
@@ -231,13 +241,13 @@ class _Player:
     def play(self, events: Sequence[Event]) -> None:
         for step, event in enumerate(events):
             self._step = step
-            self._wait_until(event.at)
+            wait_until(self._clock, event.at, self._write_down)
             self._step = step + 1
             self._take(event)
             self._write_down()
         assert all(c.transport.disconnecting for c in self._connections.values()), "a connection was left open"
         # Timers that check deadlines once a second find nothing to do, and end; and so do reservations.
-        self._wait_until(self._clock.seconds() + 2 + DirectorConfig().reservation)
+        wait_until(self._clock, self._clock.seconds() + 2 + DirectorConfig().reservation, self._write_down)
         assert self._clock.getDelayedCalls() == []
         assert all(not listener.connections for listener in self._broker.listeners.values())
 
@@ -252,15 +262,6 @@ class _Player:
             self._connections[event.conn].protocol.readConnectionLost()
         elif event.kind == "close" or event.closed_by_broker:
             self._connections[event.conn].end()
-
-    def _wait_until(self, at: float) -> None:
-        """Let time go, one timer after the other, so that each finds the time that it was set for."""
-        while True:
-            due = min((call.getTime() for call in self._clock.getDelayedCalls()), default=at)
-            self._clock.advance(max(0.0, min(due, at) - self._clock.seconds()))
-            self._write_down()
-            if due >= at:
-                break
 
     def _write_down(self) -> None:
         self._clock.advance(0)

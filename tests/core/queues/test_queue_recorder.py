@@ -22,7 +22,7 @@ from twisted.logger import LogLevel, capturedLogs
 
 from broker.core.damage import Damage
 from broker.core.database import StateUnusable
-from broker.core.disk import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.disk import RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
 from broker.core.queues import queue_recorder
 from broker.core.queues.queue_interfaces import RestoredMessage
@@ -444,19 +444,6 @@ def test_it_resumes_by_itself_and_memory_queues_go_on_meanwhile(farm: DurableFar
     farm.commit()
     assert (farm.author.safe, farm.author.lost) == ([b"2"], [b"1"])
     assert farm.queues.counts()["refused.store"] == 8
-
-
-def test_a_disk_that_fails_and_succeeds_by_turns_is_told_of_by_one_pair_of_lines_a_minute(farm: DurableFarm) -> None:
-    with capturedLogs() as logged:
-        begun = farm.clock.seconds()
-        while farm.clock.seconds() < begun + 2.5 * QUIET_SECONDS:
-            farm.send(b"large")
-            farm.clock.advance(COMMIT_SECONDS)
-            farm.thread.fail(FULL)
-            farm.clock.advance(RETRY_SECONDS)
-            farm.thread.work_all()  # it takes something small
-    told = [event["log_level"] for event in logged if "why" in event or "failures" in event]
-    assert told == [LogLevel.error, LogLevel.info] * 3
 
 
 def test_failures_that_go_on_are_told_of_even_if_they_began_just_after_others_had_ended(farm: DurableFarm) -> None:
