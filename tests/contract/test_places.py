@@ -1,6 +1,6 @@
 """Hostile peers that take all places of a door: the same attack against each door of a running broker.
 
-Hostile peers connect, and send the beginning of a conversation, or begin sessions.
+Hostile peers connect, and send the beginning of a conversation, begin sessions, or authenticate and stay idle.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from pathlib import Path
 import attrs
 import pytest
 
+from bench.robust.elko_attacks import CLIENT_HELLO
+from bench.zmtp import opening
 from broker.app.console_parts import LIMITS
 from tests.config.certificates import certificate
-from tests.contract.newcomers import DOORS, HERE, connected, get
+from tests.contract.newcomers import AUTH, DOORS, HERE, connected, get
 from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon, Peer, environment
 from tests.integration.http_api import ask
 from tests.integration.mc0_clients import counters
 from tests.patience import PATIENCE, until
+from tests.wires.elko.transports.virtual_links import HANDSHAKE
 
 PLACES = 20
 """Places of each listener."""
@@ -97,8 +100,14 @@ ATTACKED = {
     **DOORS,
     "long poll, sessions": attrs.evolve(DOORS["long poll"], sends=get("/connect") * 10),
     "rtcp, sessions": attrs.evolve(DOORS["rtcp"], sends=b"start\n"),
+    "tls, half open": attrs.evolve(DOORS["tls"], sends=CLIENT_HELLO),
+    "websocket, upgraded": attrs.evolve(DOORS["websocket"], sends=HANDSHAKE),
+    **{f"{wire}, idle": attrs.evolve(DOORS[wire], sends=opening()) for wire in ("mc0", "dbp", "mtl")},
+    "elko, idle": attrs.evolve(DOORS["elko"], sends=AUTH),
+    "director, idle": attrs.evolve(DOORS["director"], sends=AUTH.replace(b'"client"', b'"director"')),
 }
-"""Doors whose places are taken by connections, or by sessions."""
+"""Doors whose places are taken by connections in their first messages, by sessions, or by peers that have
+authenticated, offer nothing and wait for nothing."""
 
 
 def _attack(daemon: Daemon, name: str, stack: ExitStack, peers: int = HOSTILE) -> None:
