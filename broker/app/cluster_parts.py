@@ -162,6 +162,7 @@ class Membership:
             key=self._links.public_key,
             version=version(),
             grace=grace,
+            adopts=config.adopts or "",
         )
         environment = Environment(self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom())
         self._cluster = Cluster(environment, self._fenced)

@@ -127,7 +127,7 @@ members = [{members}]
 name = "{name}"
 farm = "{farm}"
 link = "tcp://{bind}:9002"
-ca = "{prefix}ca.pem"
+{adopts}ca = "{prefix}ca.pem"
 certificate = "{prefix}broker.pem"
 key = "{prefix}broker.key"
 """
@@ -230,7 +230,7 @@ def adopt(config: Path, machines: Sequence[str], out: str, farm: str) -> None:
         raise Failure(f"{config} has a section [cluster] already")
     members, folder = _begun(machines, out, farm, ADOPTED)
     for machine in members:
-        section = _section(machine, members, farm, ADOPTED)
+        section = _section(machine, members, farm, ADOPTED, "" if machine is members[0] else members[0].name)
         _write(folder / machine.name / config.name, (text.rstrip() + "\n" + section).encode())
     first, *others = members
     for machine in others:
@@ -274,8 +274,9 @@ def _listeners(machine: Machine, farm: str) -> str:
     return TEMPLATE.format(etc=ETC, name=machine.name, farm=farm, place=machine.place, interface=interface, bind=bind)
 
 
-def _section(machine: Machine, members: Sequence[Machine], farm: str, prefix: str = "") -> str:
+def _section(machine: Machine, members: Sequence[Machine], farm: str, prefix: str = "", adopts: str = "") -> str:
     return SECTION.format(
+        adopts=f'adopts = "{adopts}"\n' if adopts else "",
         prefix=prefix,
         name=machine.name,
         farm=farm,

@@ -102,7 +102,8 @@ class Cluster:
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         if self._parts.members.describe(listeners, draining):
-            self._parts.publish_member()
+            # Who sees the endpoints sees the claims of the queues that this broker has on its disk.
+            self._parts.claims.settled().addCallback(lambda _: self._parts.publish_member())
 
     def written(self) -> Deferred[str]:
         parts = self._parts

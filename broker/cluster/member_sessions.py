@@ -41,7 +41,7 @@ from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys
 from broker.cluster.loads import OwnLoads
 from broker.cluster.members import Members, Upkeep
-from broker.cluster.membership import Membership, SavedMembership
+from broker.cluster.membership import LOOK, Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.owner_claims import Claims
 from broker.cluster.publisher import Publisher, Unit
@@ -322,6 +322,8 @@ class Sessions:
         self._patience: IDelayedCall | None = None
         self.parts = Parts(environment, self)
         self._single = not self.parts.epoch
+        self._awaited = environment.settings.adopts if self._single else ""
+        """A broker that ran alone and has not joined yet."""
 
     # begin and end
 
@@ -446,6 +448,9 @@ class Sessions:
         await self._caught_up()
         if not self.going():
             return "stopped"
+        await self._adopted()
+        if not self.going():
+            return "stopped"
         if self._interrupted:
             return self._interrupted
         if first and (same or adopts):
@@ -492,6 +497,18 @@ class Sessions:
         finally:
             if limit.active():
                 limit.cancel()
+
+    async def _adopted(self) -> None:
+        """Wait until the broker that ran alone has published its listeners: before, it has claimed its queues, which
+        clients would otherwise request here."""
+        while self._awaited and self.going() and not self._interrupted:
+            found = self.parts.shared.table.members.get(self._awaited)
+            if found is not None and found.member.listeners:
+                self._awaited = self.parts.membership.waiting = ""
+                return
+            waiting = f"the broker {self._awaited}, which this cluster adopts, has not joined it yet"
+            self.parts.membership.waiting = waiting
+            await deferLater(self._clock, LOOK)
 
     def interrupt(self, reason: str) -> None:
         if not self._interrupted:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.cluster import layout
@@ -66,12 +67,23 @@ class Claims:
         self._known: dict[tuple[str, str], tuple[str, bool]] = {}
         """Owners as they were last reported, and whether their claims are lasting."""
         self._callbacks: dict[Subscription, object] = {}
+        self._under_way = 0
+        """Claims without an answer."""
+        self._waiting: list[Deferred[None]] = []
 
     def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         """See `IQueueOwners.claim`."""
         if not self._lease():
             return fail(Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown: etcd cannot be reached"))
-        return Deferred.fromCoroutine(self._claim(space, name, lasting, shared))
+        self._under_way += 1
+        return Deferred.fromCoroutine(self._claim(space, name, lasting, shared)).addBoth(self._answered)
+
+    def settled(self) -> Deferred[None]:
+        """Fires when no claim is under way."""
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        self._settle()
+        return done
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         """See `IQueueOwners.claim_of`."""
@@ -110,6 +122,15 @@ class Claims:
                 self._set(queue, None)
 
     # internal
+
+    def _answered(self, result: QueueClaim | Failure) -> QueueClaim | Failure:
+        self._under_way -= 1
+        self._settle()
+        return result
+
+    def _settle(self) -> None:
+        while self._waiting and not self._under_way:
+            self._waiting.pop().callback(None)
 
     def _value(self, owner: str, lasting: bool) -> QueueClaim:
         member = self._shared.table.members.get(owner)

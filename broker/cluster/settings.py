@@ -31,6 +31,7 @@ class ClusterSettings:
       `broker.core.cluster.cluster_interfaces.Member`.
     - ``version``: version of the program.
     - ``grace``: seconds for which entries from before a restart stay.
+    - ``adopts``: a broker that ran alone, for whose listeners a member waits at its first start, empty without one.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ClusterSettings:
     key: str = ""
     version: str = ""
     grace: float = 30.0
+    adopts: str = ""
 
 
 @attrs.frozen

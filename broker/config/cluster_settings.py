@@ -152,6 +152,13 @@ class Cluster(Settings):
     etcd_joins: bool = setting(
         False, "The embedded member joins an etcd that exists, after `etcdctl member add`, with no data of its own yet."
     )
+    adopts: str | None = setting(
+        None,
+        "A broker that ran alone and becomes one of this cluster: at its first start, this one waits until that one is "
+        "a member and has claimed its queues. `brokerctl cluster adopt` sets it.",
+        check=_fits,
+        example="broker-a",
+    )
     etcd_program: str = setting("etcd", "Program of the embedded etcd, a path or a name on PATH.", check=_program)
     name: str | None = setting(
         None,

@@ -56,9 +56,12 @@ def test_the_state_of_a_broker_alone_is_found_at_all_brokers(tmp_path: Path) -> 
             alone.process.terminate()
             alone.ended()
     with Brokers(tmp_path) as farm:
-        b = farm.start("b", config=f"[mtl]\n{QUEUES}")
-        assert b.found("bank") == []
+        # Nobody takes a queue at the other one before the broker with its messages has claimed it.
+        b = farm.running["b"] = farm.launch("b", config=f'adopts = "a"\n[mtl]\n{QUEUES}')
+        b.wait_for("the broker a, which this cluster adopts, has not joined it yet")
+        assert not any("console on" in line for line in b.log)
         a = farm.start("a", config=f"[mtl]\n{QUEUES}[broker]\ngrace = 600\n")
+        b.wait_for("console on")
         # At once: nothing has come back by itself.
         for broker in (b, a):
             assert broker.found("bank") == ["10.0.0.1:80"]
@@ -115,6 +118,7 @@ def test_the_files_of_a_cluster_are_made_of_those_of_the_broker(tmp_path: Path) 
         ended = subprocess.run(check, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
         assert ended.returncode == 0, ended.stdout
         assert f"cluster: {name} of the farm default" in ended.stdout
+        assert ('adopts = "a"' in text) is (name != "a")
     # Neither twice into one place, nor for a broker that is a member.
     assert adopt(str(config), *machines, "--out", str(out))[0] == 1
     code, said = adopt(str(out / "a" / "elkobroker.toml"), *machines, "--out", str(tmp_path / "other"))

@@ -876,6 +876,22 @@ def test_a_claim_ends_with_the_lease_and_a_lasting_one_does_not(farm: Farm) -> N
     assert a.cluster.claim_of("space", "lasting") == QueueClaim("a", lasting=True)
 
 
+def test_a_member_that_adopts_waits_for_the_listeners_which_follow_the_claims(farm: Farm) -> None:
+    b = farm.member("b", adopts="a")
+    farm.run(20.0)
+    assert not b.started
+    assert "the broker a, which this cluster adopts, has not joined it yet" in b.degradations
+    [a] = farm.joined("a")
+    farm.run(20.0)
+    assert not b.started
+    claims = [a.cluster.claim("space", f"jobs-{number}", lasting=True) for number in range(20)]
+    a.client.chances.delay = (0.5, 0.9)
+    a.cluster.describe({"mtl": "tcp://10.0.0.1:5975"}, False)
+    farm.until(lambda: b.started, "the start")
+    assert all(each.called for each in claims)
+    assert len(b.cluster.claims()) == 20
+
+
 def test_claims_follow_the_store(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     assert claimed(farm, a, "jobs", True) == QueueClaim("a", lasting=True)
