@@ -77,7 +77,7 @@ class Files:
         return cls(**{each.name: endpoint.kwargs.get(each.name) for each in attrs.fields(cls)})  # type: ignore[arg-type]
 
     def read(self) -> Contents:
-        """Read all files. Raises ValueError unless they fit together."""
+        """Read all files. Raises ValueError if they do not match."""
         return Contents(
             *chain_and_key(self.certificate, self.key, self.passphrase_file),
             () if self.ca is None else certificates(self.ca),

@@ -365,7 +365,7 @@ def _report(output: Output, found: Summary) -> None:
     )
     if found.p50_ms is not None:
         output.say(
-            f"latency: half within {found.p50_ms:.2f} ms, 90 % within {found.p90_ms:.2f} ms, "
+            f"latency: 50 % within {found.p50_ms:.2f} ms, 90 % within {found.p90_ms:.2f} ms, "
             f"99 % within {found.p99_ms:.2f} ms, the slowest {found.max_ms:.2f} ms"
         )
     broker = "unknown" if found.broker_cpu is None else f"{found.broker_cpu:.0%}"

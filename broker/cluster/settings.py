@@ -18,7 +18,8 @@ from broker.wires.tables import Counter
 
 @attrs.frozen
 class ClusterSettings:
-    """Settings of a member.
+    """Settings of a member. The daemon sets all but the intervals from its configuration (section ``cluster``); the
+    defaults serve tests.
 
     - ``name``: its name, unique in the cluster. ``farm``: the cluster's name, a part of all keys in etcd.
     - ``ttl``: seconds after which the entries of a dead member go.

@@ -234,7 +234,7 @@ class Store:
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?, ?)", row))
 
     def remember_cluster(self, identity: str, memory: str) -> None:
-        """Store the memory of a membership in a cluster."""
+        """Store the saved state of this broker's membership in a cluster."""
         row = summed(identity, memory)
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO cluster VALUES (?, ?, ?)", row))
 

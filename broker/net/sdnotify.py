@@ -41,7 +41,7 @@ class SystemdNotifier:
             self._beat.start(interval, now=True)
 
     def stop(self) -> None:
-        """Stop the watchdog messages. Not needed before the process exits: the watchdog covers the shutdown."""
+        """Stop the watchdog messages. Need not be called before the process exits: the watchdog covers the shutdown."""
         if self._beat is not None:
             self._beat.stop()
             self._beat = None

@@ -117,7 +117,7 @@ def test_pings_are_measured(server: Server) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == f"Elko pings to {where}"
     assert " answers in 0.3 s on 4 connections: " in lines[1]
-    assert lines[2].startswith("latency: half within ")
+    assert lines[2].startswith("latency: 50 % within ")
     assert lines[3].startswith("CPU, of one core: brokerctl ")
     assert "broker unknown" in lines[3]
 

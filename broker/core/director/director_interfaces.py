@@ -327,7 +327,7 @@ class IDirector(Interface):
         """
 
     def find_context(context: str) -> ContextPlace:
-        """Return the server of a context, or the clones of a set; for an unknown name, a value that is not open."""
+        """Return the server of a context, or the clones of a set; for an unknown name, one whose ``open`` is False."""
 
     def find_user(user: str) -> UserPlace:
         """Return the contexts of a user, or of a user's clones."""

@@ -5,7 +5,7 @@ Rules:
   ago (`broker.core.place_table`). So neither idle nor slow peers lock others out.
 - Answers that wait are bounded, all together and for each address; further ones are refused by 503.
 - A request with a malformed target or query is a problem 400.
-- When the listener ends, requests that wait are answered by 503, and streams end.
+- When the listener ends, requests that wait are answered with 503, and streams end.
 """
 
 from __future__ import annotations

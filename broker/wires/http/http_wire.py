@@ -41,7 +41,7 @@ class HttpConnection(Protocol):
 
 
 def http_views(connections: Iterable[HttpConnection], instances: Instances) -> Sequence[AnyView]:
-    """Return the views."""
+    """Return the tables of the wire for operators."""
 
     def instance(each: Instance) -> Row:
         return {

@@ -242,7 +242,7 @@ class DurableQueues:
         return self.recorder.trouble or (self.ownership.trouble if self.ownership is not None else "")
 
     def move(self) -> Deferred[tuple[int, Mapping[str, str]]]:
-        """Move the messages that were left in the former store; see `LeftQueues.move`."""
+        """Move the messages that were left in the previous store; see `LeftQueues.move`."""
         if self.left is None or self.ownership is None:
             raise Refusal(Reason.FAILED, "there is no former store: mtl.queue_store is not configured")
         return self.left.move(self.queues, self.ownership, self.threads.run)

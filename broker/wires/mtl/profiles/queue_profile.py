@@ -210,7 +210,7 @@ class QueueProfile(Profile):
         try:
             queue = self._queues.open(reader.grant.principal.host, resource, payer_of(reader))
         except Refusal as refusal:
-            # The Summon has been answered by 200 already, so the flow ends. The client may try again later.
+            # The Summon has been answered with 200 already, so the flow ends. The client may try again later.
             moved = refusal.reason is not Reason.LIMIT
             self._flows.end(reader, "moved" if moved else "limit", announce=moved)
             return

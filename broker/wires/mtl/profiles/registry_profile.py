@@ -173,7 +173,7 @@ class RegistryProfile(Profile):
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         if self._count >= self._bounds.views:
-            # The Summon has been answered by 200 already: ending the flow is the only way to report it.
+            # The Summon has been answered with 200 already: ending the flow is the only way to report it.
             self._refusal_log.count("mtl_registry", "full")
             self._flows.end(reader, "full")
             return

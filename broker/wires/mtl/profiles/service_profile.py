@@ -267,7 +267,7 @@ class ServiceProfile(Profile):
                 place.provider.offer(Service(name, reader.address, 0, WIRE, grant.principal.user or None))
             self._calls.join(place.worker, name)
         except Refusal as refusal:
-            # The Summon has been answered by 200 already: ending the flow is the only way to report it.
+            # The Summon has been answered with 200 already: ending the flow is the only way to report it.
             self._refusal_log.count(_COUNTS, refusal.reason.code)
             self._flows.end(reader, "full")
 

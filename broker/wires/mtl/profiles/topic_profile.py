@@ -127,7 +127,7 @@ class TopicProfile(Profile):
         try:
             reader.place[topics.subscribe(resource.encode(), self, reader, payer_of(reader))] = None
         except Refusal:
-            # The Summon has been answered by 200 already: ending the flow is the only way to report it.
+            # The Summon has been answered with 200 already: ending the flow is the only way to report it.
             self._refusal_log.count("mtl_topics", "full")
             self._flows.end(reader, "full")
 

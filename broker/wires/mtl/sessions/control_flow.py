@@ -26,8 +26,8 @@ Rules:
   do not wait.
 - Replies to a peer that does not read wait in the transport, a bounded number of them; further ones are dropped and
   counted. When a connection closes, its sessions end without replies.
-- A defect of the broker is answered by 500 and logged. While the broker drains or stops, requests are
-  answered by 503.
+- A defect of the broker is answered with 500 and logged. While the broker drains or stops, requests are
+  answered with 503.
 
 The file is longer than others: its methods are the cells of the table above.
 """

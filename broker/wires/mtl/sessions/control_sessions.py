@@ -306,7 +306,7 @@ _STATUS = {
     Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
     Reason.UNAVAILABLE: ReplyStatus.UNAVAILABLE,
 }
-"""Statuses of refusals by their reason; all others are answered by 400."""
+"""Statuses of refusals by their reason; all others are answered with 400."""
 
 
 def refused(refusal: Refusal) -> EncodedReply:

@@ -16,11 +16,11 @@ States of a connection, and the effects of its commands. "403" is a Response wit
 
 Every flow of a connection ends together with the others: when the connection closes, after some heartbeats without a
 frame, when the lease is revoked, or when the client does not read. The state is then "without flow". The end is not
-announced (RFC 11 has no command for it): the next command of the client is answered by 403. The exception is a resource
-that moves to another broker: then the client is sent a Response 403 with the sequence 0 at once.
+announced (RFC 11 has no command for it): the next command of the client is answered with 403. The exception is a
+resource that moves to another broker: then the client is sent a Response 403 with the sequence 0 at once.
 
 Rules:
-- A Ping without flow is answered by 403 rather than a Pong, so that the client of a restarted broker notices.
+- A Ping without flow is answered with 403 rather than a Pong, so that the client of a restarted broker notices.
 - A second Lease for the same side is refused, and its lease is lost. A repeated Lease, of the lease in use, is answered
   by 200: it changes nothing.
 - A Summon of a resource that the profile has to prepare is answered when it is ready: by 421 if it belongs to another

@@ -33,7 +33,7 @@ from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 
 @attrs.frozen(eq=False)
 class Grant:
-    """Permission that a data lease gives.
+    """The permission that a data lease grants.
 
     An empty ``resources`` covers all resources of the profile. ``window`` is the limit of unconfirmed Contents; it
     applies to readers whose Contents are confirmed.
@@ -113,7 +113,7 @@ class DataFlows(Protocol):
         """
 
     def end(self, flow: ProfileReader | ProfileWriter, why: str, announce: bool = False) -> None:
-        """End the flow of a client with its lease and all that it has summoned. Its next command is answered by 403.
+        """End the flow of a client, its lease and everything it has summoned. Its next command is answered with 403.
 
         ``why`` names a counter. With ``announce`` the client is sent a Response 403 with the sequence 0 before.
         """
