@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -291,15 +290,6 @@ def test_A16_a_virtual_host_that_is_not_for_a_user_is_as_one_that_is_not_there(h
     control = peers.control(source=house.source())
     assert control.open("private").code == "401"
     assert control.plain("alice", PASSWORD).code == "201"
-
-
-def test_requests_behind_a_login_wait_for_it(house: House, peers: Peers) -> None:
-    control = opened(house, peers)
-    response = b64encode(f"\0alice\0{PASSWORD}".encode()).decode()
-    control.send("Connection.Authorize", {"mechanism": "PLAIN", "response": response})
-    control.send("Connection.Profile", {"profile": "test"})
-    control.send("Connection.Reader", {"resources": []})
-    assert [control.receive().code for _ in range(3)] == ["201", "200", "202"]
 
 
 # rights that are taken away

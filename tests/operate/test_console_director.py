@@ -181,11 +181,6 @@ def test_help_for_the_director_is_its_part_of_the_help(operator: Operator) -> No
     assert "\n  ".join(lines) in operator.type("help")
 
 
-@pytest.mark.parametrize("words", ["director dance", "dump", "director auth", "director willserve"])
-def test_help_for_what_there_is_not_is_an_error(operator: Operator, words: str) -> None:
-    assert operator.type(f"help {words}") == f"error: there is no command {words!r}; help alone shows all\n"
-
-
 @pytest.mark.parametrize("line", ["director reinit nobody", "director shutdown nobody director=true"])
 def test_an_order_to_nobody_is_an_error_and_does_nothing(farm: DirectorFarm, operator: Operator, line: str) -> None:
     server = farm.server("cs1")

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from openapi_spec_validator import validate
 
 from broker.access.rights import AnonymousAccess
 from broker.core.cluster.cluster_interfaces import SINGLE
@@ -217,12 +216,3 @@ def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
     about = site.get("/v1/whoami")
     assert (about["name"], about["method"], about["users"], about["servers"]) == ("bob", "none", False, [])
     assert "admin.shutdown" in about["operations"]
-
-
-def test_the_document_is_valid(farm: Entries) -> None:
-    endpoints = why.endpoints(farm.registry, farm.clock, farm.history, lambda provider: None)
-    document = Site(daemon_endpoints.identity_endpoints(AnonymousAccess(), "http", "1", lambda: endpoints, SINGLE)).get(
-        "/openapi.json"
-    )
-    validate(document)
-    assert "/v1/why/{name}" in document["paths"]

@@ -233,36 +233,6 @@ def test_a_peer_has_its_share_of_services(farm: ElkoFarm) -> None:
     assert "2" in client.take()[0]["msg"]
 
 
-@pytest.mark.parametrize(
-    "descriptor",
-    [
-        desc("n" * (MAX_NAME + 1)),
-        desc("a", protocol="p" * (MAX_NAME + 1)),
-        desc("a", "h" * (MAX_TEXT + 1)),
-        desc("a", label="l" * (MAX_TEXT + 1)),
-        desc("a", auth={"mode": "password", "code": "c" * (MAX_TEXT + 1)}),
-        desc("a", auth={"mode": "password", "id": "c" * (MAX_TEXT + 1)}),
-        desc("a", auth={"mode": "m" * (MAX_TEXT + 1)}),
-    ],
-)
-def test_texts_over_their_limit_are_refused(farm: ElkoFarm, descriptor: dict[str, Any]) -> None:
-    client = farm.client()
-    client.offer(descriptor, desc("good"))
-    assert [service.name for service in farm.registry.services()] == ["good"]
-    assert client.reasons == ["parameter"]
-    assert len(client.take()[0]["msg"]) < 500
-
-
-def test_texts_at_their_limits_are_taken(farm: ElkoFarm) -> None:
-    client = farm.client("l" * (MAX_TEXT + 1))
-    secret = {"mode": "m" * MAX_TEXT, "code": "c" * MAX_TEXT, "id": "i" * MAX_TEXT}
-    offered = desc("n" * MAX_NAME, "h" * MAX_TEXT, protocol="p" * MAX_NAME, label="l" * MAX_TEXT, auth=secret)
-    client.offer(offered)
-    assert [service.name for service in farm.registry.services()] == ["n" * MAX_NAME]
-    assert client.peer.refusals == []
-    assert [provider.label for provider in farm.registry.providers()] == ["l" * MAX_TEXT]
-
-
 # finding at once
 
 

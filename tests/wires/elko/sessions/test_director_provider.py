@@ -156,24 +156,6 @@ def diagnostics_of(server: Client, op: str, parameters: dict[str, Any]) -> list[
     return diagnostics(server)
 
 
-def test_a_user_reported_twice_is_there_once(farm: DirectorFarm) -> None:
-    server = farm.server("cs1")
-    opens(server, "context-a", "user-x", "user-x")
-    assert dump(farm)["numusers"] == 1
-    server.say("provider", "user", context="context-a", user="user-x", on=False)
-    assert dump(farm)["numusers"] == 0
-
-
-def test_a_context_of_a_family_that_its_server_does_not_serve_is_open_all_the_same(farm: DirectorFarm) -> None:
-    server = farm.server("cs1", family="context")
-    opens(server, "other-a", "user-x")
-    [found] = farm.admin().ask("admin", "find", context="other-a")
-    assert found["open"] is True
-    [found] = farm.admin().ask("admin", "find", user="user-x")
-    assert found["contexts"] == ["other-a"]
-    assert reserve(farm.user(), "other-b")["deny"] == "unable to find suitable server"
-
-
 @pytest.mark.parametrize(
     ("op", "parameters"),
     [

@@ -149,16 +149,6 @@ def test_a_session_has_a_limited_number_of_leases_used_or_not(monkeypatch: pytes
     assert len([table.issue(alice) for _ in range(3)]) == 3
 
 
-def test_a_user_has_a_limited_number_of_leases_in_all_sessions() -> None:
-    table = Table(flows=3)
-    tokens = [table.issue(somebody(), number) for number in range(3)]
-    assert "3" in limited(table, somebody(), 3)
-    table.issue(somebody("bob"), 3)
-    table.data.release(tokens[0])
-    table.issue(somebody(), 3)
-    limited(table, somebody(), 4)
-
-
 def test_who_has_no_name_shares_no_limit_with_others_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_leases, "SESSION_LEASES", 5)
     table = Table(flows=3)
