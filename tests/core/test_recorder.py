@@ -49,11 +49,11 @@ class UnreliableStore(Store):
 
     def record(self, *arguments: Any, **others: Any) -> None:
         self.writes += 1
-        if self.error is not None:
-            raise self.error
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
+        if self.error is not None:
+            raise self.error
         super().record(*arguments, **others)
 
     def close(self, next_provider: int) -> None:
@@ -321,6 +321,16 @@ class RecorderTests(SynchronousTestCase):
         assert self.remembered(run) == {kept: ["a"] + ["more"] * 8}
         assert [e["log_level"] for e in logged] == [LogLevel.error, LogLevel.info]
         assert str(logged[0]["why"]) == "the disk is full"
+
+    def test_a_change_during_a_write_that_fails_wins(self) -> None:
+        run = self.run_
+        provider = run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        run.store.meanwhile = lambda: run.offer(provider, "b")
+        run.fail(StateUnusable("the disk is full"))
+        run.clock.advance(RETRY_SECONDS)
+        run.thread.work_all()
+        assert self.remembered(run) == {provider: ["a", "b"]}
 
     def test_a_change_before_the_reactor_hears_of_the_end_of_failures_is_written(self) -> None:
         run = self.run_

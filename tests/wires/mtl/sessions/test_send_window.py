@@ -25,6 +25,55 @@ def window_of(*sequences: int, most: int = 100, most_bytes: int = 1_000) -> tupl
     return window, things
 
 
+def test_K04_an_answer_is_for_one_or_for_all_up_to_it() -> None:
+    window, things = window_of(*range(1, 21))
+    assert window.answered(3, False) == [things[3]]
+    assert window.answered(10, True) == [things[n] for n in (1, 2, 4, 5, 6, 7, 8, 9, 10)]
+    assert window.answered(20, True) == [things[n] for n in range(11, 21)]
+    assert (len(window), window.bytes) == (0, 0)
+
+
+def test_K07_the_first_answer_counts() -> None:
+    window, things = window_of(1, 2, 3)
+    assert window.answered(2, False) == [things[2]]
+    assert window.answered(2, False) == []
+    assert window.answered(2, True) == [things[1]]
+    assert window.answered(2, True) == []
+    assert len(window) == 1
+
+
+def test_K02_answers_to_what_was_never_sent_are_for_nothing() -> None:
+    window, things = window_of(5, 7)
+    for sequence in (0, 1, 6, 8, 2**64 - 1):
+        assert window.answered(sequence, False) == []
+    assert window.answered(0, True) == []
+    assert window.answered(8, True) == []
+    assert window.answered(2**64 - 1, True) == []
+    assert window.answered(6, True) == [things[5]]  # a number that was used up by what could not be sent
+    assert window.answered(7, True) == [things[7]]
+
+
+def test_K10_there_is_room_until_so_many_are_outstanding() -> None:
+    window: SendWindow[Thing] = SendWindow(2, 1_000)
+    assert window.room
+    assert window.add(1, Thing())
+    assert not window.add(2, Thing())
+    assert not window.room
+    window.answered(1, False)
+    assert window.room
+
+
+def test_K10_there_is_room_until_there_are_so_many_bytes() -> None:
+    window: SendWindow[Thing] = SendWindow(100, 1_000)
+    assert window.add(1, Thing(999))
+    assert not window.add(2, Thing(5_000))
+    window.answered(1, False)
+    assert not window.room
+    window.answered(2, False)
+    assert window.room
+    assert window.bytes == 0
+
+
 def test_in_the_end_all_that_is_outstanding_comes_back_in_order() -> None:
     window, things = window_of(1, 2, 5, 9)
     window.answered(2, False)
