@@ -55,7 +55,8 @@ class QueueLoad:
         self._going = True
         self._client = Client(list(endpoints), settings=settings)
         self._readers = [
-            self._client.read("queue", [queue], confirm="full", window=20, on_event=self._note) for _ in range(readers)
+            self._client.read("queue", [queue], confirm="full", window=20, on_event=self._note, timeout=PATIENT)
+            for _ in range(readers)
         ]
         self._writing = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(writers)]
         self._reading = [threading.Thread(target=self._read, args=(reader,), daemon=True) for reader in self._readers]
@@ -64,7 +65,7 @@ class QueueLoad:
 
     def _write(self, number: int) -> None:
         try:
-            writer = self._client.write("queue", [self.queue])
+            writer = self._client.write("queue", [self.queue], timeout=PATIENT)
             count = 0
             while self._going:
                 count += 1
