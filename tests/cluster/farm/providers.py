@@ -244,6 +244,9 @@ class HttpProvider(Provider):
         if code not in (200, 201):
             self._failed(code)
         elif broker is self.broker:
+            if code == 201:
+                # The one before has expired, as it does when this process is late.
+                self.gone(offered=False)
             self.registered()
             self._again(self._rng.uniform(1.0, 1.6))
         else:
