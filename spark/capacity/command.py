@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
@@ -53,36 +54,24 @@ def moment(text: str) -> datetime:
     return utc(datetime.fromisoformat(text))
 
 
-def hours(text: str) -> int:
-    """Read a horizon."""
-    number = int(text)
-    if not 1 <= number <= LONGEST_HORIZON:
-        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {LONGEST_HORIZON}")
-    return number
+def number(
+    name: str, kind: Callable[[str], float], holds: Callable[[float], bool], otherwise: str
+) -> Callable[[str], float]:
+    """Return a reader of numbers for which something holds; argparse says the name of one that is no number."""
+
+    def read(text: str) -> float:
+        if not holds(read_ := kind(text)):
+            raise argparse.ArgumentTypeError(f"{text} is {otherwise}")
+        return read_
+
+    read.__name__ = name
+    return read
 
 
-def days(text: str) -> int:
-    """Read a retention."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
-
-
-def share(text: str) -> float:
-    """Read a share of one."""
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
-    return number
-
-
-def factor(text: str) -> float:
-    """Read a number above nothing."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
+hours = number("hours", int, lambda of: 1 <= of <= LONGEST_HORIZON, f"not between 1 and {LONGEST_HORIZON}")
+days = number("days", int, lambda of: of >= 1, "less than 1")
+share = number("share", float, lambda of: 0 < of <= 1, "not above 0 and at most 1")
+factor = number("factor", float, lambda of: 0 < of < inf, "not above 0")
 
 
 def folder(text: str) -> Path:

@@ -27,7 +27,7 @@ from spark.capacity.ingest.retention import KEEP, first_kept
 from spark.capacity.ingest.segments import Found, digest, find_segments
 from spark.capacity.tables.object_store import Place
 from spark.capacity.tables.schema import LEDGER
-from spark.capacity.tables.store import OutError, Tables, sync
+from spark.capacity.tables.store import OutError, Tables, put_text, sync
 
 MARK = ".finished.json"
 
@@ -65,11 +65,7 @@ def note_begin(tables: Tables) -> None:
 
 def note_end(tables: Tables, inputs: Inputs, issued: datetime) -> None:
     """Mark a run as finished, with the time of its plan."""
-    new = tables.out / f"{MARK}.new"
-    new.write_text(json.dumps({"inputs": dict(inputs), "issued": issued.isoformat()}))
-    sync(new)
-    new.rename(tables.out / MARK)
-    sync(tables.out)
+    put_text(tables.out / MARK, json.dumps({"inputs": dict(inputs), "issued": issued.isoformat()}))
 
 
 def same_plan(

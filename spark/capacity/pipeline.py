@@ -29,7 +29,7 @@ from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.planning.what_if import POLICY
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
-from spark.capacity.report.files import replace, send_report
+from spark.capacity.report.files import send_report
 from spark.capacity.report.row_values import RowsByService
 from spark.capacity.rollup.broker_presence import broker_down
 from spark.capacity.rollup.clock_jumps import sentences
@@ -64,7 +64,7 @@ from spark.capacity.tables.schema import (
     UNKNOWN_MEMBERS,
     Table,
 )
-from spark.capacity.tables.store import State, Tables
+from spark.capacity.tables.store import State, Tables, put_text
 from spark.capacity.tables.time_windows import SECOND
 from spark.capacity.tables.working_copy import LAKE
 
@@ -206,9 +206,9 @@ class Pipeline:
             Missing(row.broker, row.boot, int(row.seq_from), int(row.seq_to)) for row in tables.rows(LOSS).itertuples()
         ]
         with self._progress.job("rollup") as step:
-            for one in rollup(tables, touched, lost):
-                made.append(one.day)
-                step(len(made) / (len(made) + one.left), f"{len(made):,} of {len(made) + one.left:,} dates")
+            for day, left in rollup(tables, touched, lost):
+                made.append(day)
+                step(len(made) / (len(made) + left), f"{len(made):,} of {len(made) + left:,} dates")
             step(1.0, f"{len(made):,} dates")
         for sentence in sentences(row for day in made for row in tables.rows_of(SILVER_SET_BACK, day).to_pylist()):
             self._progress.note(sentence)
@@ -353,7 +353,7 @@ class Pipeline:
             files += plan_json.write(tables.out, self._document(rows))
             # A question about the plan begins with its policy.
             files.append(tables.out / POLICY)
-            replace(files[-1], self._settings.options.assumed.text)
+            put_text(files[-1], self._settings.options.assumed.text)
             step(1.0, str(self._settings.out / "report.html"))
         return files
 

@@ -441,7 +441,7 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
     again = ingest(tables, [truth.journal], run="again", started=now)
     dates = tables.dates(BRONZE_RECORDS)
     lost = [Missing(row["broker"], row["boot"], row["seq_from"], row["seq_to"]) for row in tables.read(LOSS).collect()]
-    assert [made.day for made in rollup(tables, dates, lost)] == dates
+    assert [made[0] for made in rollup(tables, dates, lost)] == dates
     loads = each_service(tables, dates, service_load, service_load_of.MEASURES, LOOKBACK)
     days = each_service(tables, dates, provider_days, reliability_of.MEASURES)
     yield Made(

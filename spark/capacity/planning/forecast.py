@@ -30,6 +30,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import attrs
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql import DataFrame
@@ -80,7 +81,6 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         record = peak_bound.record(peaks, horizon, headroom=headroom)
         odds = peak_bound.odds(peaks, headroom=headroom, horizon=horizon)
         week = peak_bound.odds(peaks, headroom=headroom, days=models.WEEK_DAYS, horizon=horizon)
-        hourly_record = peak_bound.schedule_record(peaks, headroom=headroom)
         to_come = pd.date_range(start, periods=horizon, freq="h")
         return pd.DataFrame(
             {
@@ -93,25 +93,14 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "p95": told.p95,
                 **bounds(peaks, horizon, start, headroom),
                 "factor": [assumed.factor(service, hour) for hour in to_come],
-                "mase": _or_none(told.mase, horizon),
-                "mase_naive": _or_none(told.mase_naive, horizon),
                 "coverage": _or_none(told.coverage, horizon),
                 "bound_trials": record.trials,
                 "bound_missed": record.missed,
                 "bound_miss_most": record.at_most,
                 "bound_ahead_h": record.ahead,
-                "odds_day": _or_none(odds.now, horizon),
-                "odds_trials": odds.trials,
-                "odds_missed": odds.missed,
-                "odds_said": _or_none(odds.said, horizon),
-                "odds_week": _or_none(week.now, horizon),
-                "odds_week_trials": week.trials,
-                "odds_week_missed": week.missed,
-                "odds_week_said": _or_none(week.said, horizon),
-                "hours_tried": hourly_record.hours,
-                "hours_missed": hourly_record.missed,
-                "weeks_tried": hourly_record.weeks,
-                "weeks_missed": hourly_record.weeks_missed,
+                **_odds("odds_day", "odds", odds, horizon),
+                **_odds("odds_week", "odds_week", week, horizon),
+                **attrs.asdict(peak_bound.schedule_record(peaks, headroom=headroom)),
                 "over_provision": _or_none(record.over, horizon),
                 "seasons": told.seasons,
                 "flag": "; ".join(flag for flag in (told.flag, _quiet(series)) if flag),
@@ -158,6 +147,12 @@ def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Flo
     return np.asarray(known.groupby(level=0).mean().reindex(grid), dtype=np.float64)
 
 
+def _odds(now: str, record: str, odds: peak_bound.Odds, length: int) -> dict[str, Any]:
+    """Return the columns of odds, and of their record, whose names begin with its own."""
+    said = {now: _or_none(odds.now, length), f"{record}_said": _or_none(odds.said, length)}
+    return {**said, f"{record}_trials": odds.trials, f"{record}_missed": odds.missed}
+
+
 def _or_none(value: float, length: int) -> list[float | None]:
     """Return a column of the value; an unknown one is null, and no NaN, which is more than any number to Spark."""
     return [None if np.isnan(value) else value] * length
@@ -187,7 +182,6 @@ def evaluate(forecasts: DataFrame, load: DataFrame, now: datetime) -> DataFrame:
             (F.max("peak") > F.max("peak_bound")).alias("peak_missed"),
             F.first("coverage").alias("promised_coverage"),
             F.first("bound_miss_most").alias("promised_miss_most"),
-            F.first("mase").alias("promised_mase"),
         )
         .withColumn("date", F.to_date("issued"))
         .select(*EVALUATION.schema.names)

@@ -9,7 +9,7 @@ Rules:
   if that is lower: load is not negative.
 - p95 is p50 and the 95 % quantile of the excess of past steps over the same forecast.
 - Past forecasts begin every day (every half day where the horizon is a day), and reach back `PAST_DAYS` days. The
-  quality in a forecast (MASE, coverage) is theirs; for the coverage each is given the p95 of those that had ended.
+  coverage in a forecast is theirs; each is given the p95 of those that had ended.
 - With less than two horizons of history to judge by, past forecasts look less far ahead; that is flagged.
 - No number of providers is made of a forecast: plans are made on the bounds of `peak_bound`.
 - Under `SEASONS` seasons there is nothing to judge by: the seasonal naive model, flagged. Under one season: the last
@@ -48,9 +48,6 @@ PAST_DAYS = 56
 UPPER = 0.95
 """The quantile of p95."""
 
-ROUNDING = 1e-9
-"""Of the size of a series: changes that are smaller are rounding, and nothing that an error could be compared with."""
-
 HISTORY_DAYS = PAST_DAYS * 2
 """Days of history that are used: those, and the seasons before the oldest of them."""
 
@@ -67,20 +64,13 @@ GAPS = 0.1
 
 @attrs.frozen(eq=False)
 class Forecast:
-    """Forecast, step by step, with its errors in the past.
-
-    ``mase`` is the mean absolute error divided by that of the seasonal naive model within the history; ``mase_naive``
-    is that of the seasonal naive model at the same past moments. ``coverage`` is the share of steps at or below p95.
-    They are NaN where no past forecast could tell.
-    """
+    """Forecast, step by step. ``coverage`` is the share of past steps at or below p95, NaN where none could tell."""
 
     model: str
     p50: Floats
     p95: Floats
     season: int
     seasons: float
-    mase: float
-    mase_naive: float
     coverage: float
     flag: str
 
@@ -88,12 +78,10 @@ class Forecast:
 @attrs.frozen(eq=False)
 class Past:
     """A forecast of a past moment, ``origin``: by how much each step that came was above it, NaN where nothing is
-    known; and its mean absolute error and that of the seasonal naive model, as in `Forecast`."""
+    known."""
 
     origin: int
     excess: Floats
-    mase: float
-    mase_naive: float
 
     def had_ended(self, at: int) -> bool:
         """Return True if its last step was before another one."""
@@ -124,19 +112,6 @@ def filled(series: Floats, day: int = DAY) -> Floats:
     return full
 
 
-def naive_scale(series: Floats, season: int) -> float:
-    """Return the divisor of errors: the seasonal naive model's mean error within the series, and never 0."""
-    known = np.abs(series[~np.isnan(series)])
-    size = float(known.mean()) if len(known) else 0.0
-    for lag in (season, 1):
-        if len(series) > lag:
-            changes = np.abs(series[lag:] - series[:-lag])
-            changes = changes[~np.isnan(changes)]
-            if len(changes) and changes.mean() > ROUNDING * size:
-                return float(changes.mean())
-    return size if size > 0.0 else 1.0
-
-
 def naive(full: Floats, season: int, horizon: int) -> Floats:
     """Return the last season again."""
     return np.resize(full[-season:], horizon)
@@ -165,10 +140,7 @@ def past_forecasts(series: Floats, season: int, ahead: int, day: int = DAY) -> I
         came, before = series[origin : origin + ahead], series[:origin]
         if np.isnan(came).all() or np.isnan(before).all():
             continue
-        full, scale = filled(before, day), naive_scale(before, season)
-        excess, of_naive = came - profile(full, season, ahead, day), came - naive(full, season, ahead)
-        mase, mase_naive = (float(np.nanmean(np.abs(each))) / scale for each in (excess, of_naive))
-        yield Past(origin, excess, mase, mase_naive)
+        yield Past(origin, came - profile(filled(before, day), season, ahead, day))
 
 
 def upper(past: Sequence[Past]) -> float:
@@ -216,8 +188,6 @@ def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
         p95=said + (upper(past) if past else 0.0),
         season=season,
         seasons=length / season,
-        mase=float(np.mean([one.mase for one in past])) if past else np.nan,
-        mase_naive=float(np.mean([one.mase_naive for one in past])) if past else np.nan,
         coverage=coverage(past),
         flag=_flag(series, short=not past or ahead < horizon),
     )
@@ -225,8 +195,7 @@ def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
 
 def _plain(model: str, said: Floats, season: int, seasons: float, flag: str) -> Forecast:
     """Return a forecast of which no past one can tell anything: its p95 is its p50."""
-    nan = float("nan")
-    return Forecast(model, said, said, season, seasons, nan, nan, nan, flag)
+    return Forecast(model, said, said, season, seasons, float("nan"), flag)
 
 
 def _flag(series: Floats, *, short: bool) -> str:

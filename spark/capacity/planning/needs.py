@@ -34,8 +34,9 @@ A service has one of seven states in the plan, the worst first. A measured one c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from itertools import count, islice
 from math import ceil, inf, isfinite
 from typing import Any
 
@@ -55,36 +56,31 @@ STEPS = 40
 """Halvings of an interval of at most `MOST_ERLANGS`: what is left of it is below a millionth."""
 
 
-def waiting(providers: int, erlangs: float) -> float:
-    """Return the share of requests that wait."""
+def _waiting(erlangs: float) -> Iterator[float]:
+    """Yield the share of requests that wait with one provider, with two, and so on."""
     if not 0.0 <= erlangs <= MOST_ERLANGS:
         raise ValueError(f"offered traffic of {erlangs} erlangs is not between 0 and {MOST_ERLANGS:.0f}")
+    blocked = 1.0
+    for k in count(1):
+        blocked = erlangs * blocked / (k + erlangs * blocked)
+        yield 1.0 if k <= erlangs else blocked / (1.0 - erlangs / k * (1.0 - blocked))
+
+
+def waiting(providers: int, erlangs: float) -> float:
+    """Return the share of requests that wait."""
     if providers < 0:
         raise ValueError(f"there cannot be {providers} providers")
-    if erlangs == 0.0:
-        return 0.0
-    if providers <= erlangs:
-        return 1.0
-    blocked = 1.0
-    for k in range(1, providers + 1):
-        blocked = erlangs * blocked / (k + erlangs * blocked)
-    return blocked / (1.0 - erlangs / providers * (1.0 - blocked))
+    if providers == 0:
+        return 1.0 if erlangs else 0.0
+    return next(islice(_waiting(erlangs), providers - 1, None))
 
 
 def providers_for(erlangs: float, wait_share: float = WAIT_SHARE) -> int:
     """Return the smallest number of providers with which no more than ``wait_share`` of the requests wait."""
-    if not 0.0 <= erlangs <= MOST_ERLANGS:
-        raise ValueError(f"offered traffic of {erlangs} erlangs is not between 0 and {MOST_ERLANGS:.0f}")
     if not 0.0 < wait_share < 1.0:
         raise ValueError(f"a share of {wait_share} that may wait is not between 0 and 1")
-    if erlangs == 0.0:
-        return 0
-    blocked, k = 1.0, 0
-    while True:
-        k += 1
-        blocked = erlangs * blocked / (k + erlangs * blocked)
-        if k > erlangs and blocked / (1.0 - erlangs / k * (1.0 - blocked)) <= wait_share:
-            return k
+    needed = next(k for k, share in enumerate(_waiting(erlangs), 1) if share <= wait_share)
+    return needed if erlangs else 0
 
 
 def most_traffic(providers: int, wait_share: float = WAIT_SHARE) -> float:

@@ -113,15 +113,15 @@ class Record:
         return upper_limit(self.missed, self.trials)
 
 
-@attrs.frozen
+@attrs.define
 class ScheduleRecord:
-    """Record of the bounds of hours in past weeks: ``missed`` of ``hours`` had a peak above theirs, in
-    ``weeks_missed`` of ``weeks``."""
+    """Record of the bounds of hours in past weeks: ``hours_missed`` of ``hours_tried`` had a peak above theirs, in
+    ``weeks_missed`` of ``weeks_tried``. The names are those of the columns."""
 
-    hours: int
-    missed: int
-    weeks: int
-    weeks_missed: int
+    hours_tried: int = 0
+    hours_missed: int = 0
+    weeks_tried: int = 0
+    weeks_missed: int = 0
 
 
 def highest_at(peaks: Floats, days: int = SPAN_DAYS, day: int = DAY) -> int | None:
@@ -187,7 +187,7 @@ def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float | None 
 def record(peaks: Floats, horizon: int, day: int = DAY, headroom: float | None = None) -> Record:
     """Return the misses of the bound at past moments."""
     ahead = horizon if len(peaks) >= (FIRST + 1) * horizon else day
-    past = list(_past(peaks, ahead, FIRST * ahead, day, headroom, horizon))
+    past = list(past_bounds(peaks, ahead, FIRST * ahead, day, headroom, horizon))
     ratios = [said / peak for _, said, peak in past if peak > 0.0]
     missed = sum(said < peak for _, said, peak in past)
     return Record(len(past), missed, ahead if past else 0, float(np.median(ratios)) if ratios else math.nan)
@@ -213,7 +213,7 @@ def past_odds(
     bound."""
     made: list[tuple[float, bool]] = []
     missed = 0
-    for origin, said, peak in _past(peaks, days * day, ODDS_FROM_DAYS * day, day, headroom, horizon):
+    for origin, said, peak in past_bounds(peaks, days * day, ODDS_FROM_DAYS * day, day, headroom, horizon):
         miss = said < peak
         made.append((_rate(origin, len(made), missed, days, day, horizon, headroom), miss))
         missed += miss
@@ -222,19 +222,20 @@ def past_odds(
 
 def schedule_record(peaks: Floats, day: int = DAY, headroom: float | None = None) -> ScheduleRecord:
     """Return the hours of past weeks, and the weeks, with a peak above the bound of the hour."""
-    week = WEEK_DAYS * day
-    hours = missed = weeks = weeks_missed = 0
+    week, made = WEEK_DAYS * day, ScheduleRecord()
     for origin in range(len(peaks) - week, week - 1, -week):
         before, came = peaks[:origin], peaks[origin : origin + week]
         known = ~np.isnan(came)
         if known.any() and not np.isnan(before).all():
             above = int((came[known] > by_hour(before, week, day, headroom)[known]).sum())
-            hours, missed = hours + int(known.sum()), missed + above
-            weeks, weeks_missed = weeks + 1, weeks_missed + (above > 0)
-    return ScheduleRecord(hours, missed, weeks, weeks_missed)
+            made.hours_tried += int(known.sum())
+            made.hours_missed += above
+            made.weeks_tried += 1
+            made.weeks_missed += above > 0
+    return made
 
 
-def _past(
+def past_bounds(
     peaks: Floats, ahead: int, first: int, day: int, headroom: float | None, horizon: int | None
 ) -> Iterator[tuple[int, float, float]]:
     """Yield past moments from the step ``first`` on, the last of them ``ahead`` steps before the end, and as many from

@@ -1,32 +1,8 @@
 """Policies: the providers that operators want for a service, and what a run knows of the farm beside its journal.
 
-They stand in a TOML file, ``plan.toml``::
-
-    growth = 1.0                        # the demand will be so many times as high
-
-    [[policy]]                          # the first whose pattern matches a service counts
-    services = "chat-*"
-    headroom = 1.3                      # the bound, over the highest peak of eight weeks; without it by the history
-    target = 0.8                        # part of its full load that a provider may carry
-    spares = 0                          # providers beyond those
-    n_plus = 1                          # so many may fail without an overload
-    min = 1
-    max = 40
-    cost = 12.5                         # of a provider, in any unit
-
-    [[event]]                           # known demand to come
-    services = "*"
-    from = 2026-12-24T18:00:00Z
-    to = 2026-12-25T00:00:00Z
-    factor = 2.0
-
-    [[exclude]]                         # an incident: its hours are no peaks of the service
-    services = "chat-*"
-    from = 2026-11-03T10:00:00Z
-    to = 2026-11-03T12:00:00Z
-
-Every key but ``services``, ``from``, ``to`` and ``factor`` may be left out; the values above are the defaults of a
-policy, but for `headroom`, `max` and `cost`, which have none. Patterns are those of a shell, and match a whole name. A
+They stand in a TOML file, ``plan.toml``, with tables ``[[policy]]``, ``[[event]]`` and ``[[exclude]]`` and the key
+``growth``; docs/operations.md has an example. The first policy whose pattern matches a service counts. Every key but
+``services``, ``from``, ``to`` and ``factor`` may be left out. Patterns are those of a shell, and match a whole name. A
 time without a zone is one of UTC. A pattern that matches no service of the journal is an error: it would look like an
 answer.
 """
@@ -156,54 +132,40 @@ def read_assumptions(path: Path) -> Assumptions:
     return _Reader(path, text).assumptions(document, text)
 
 
-def _share(value: Any) -> bool:
-    return _number(value) and 0.0 < value <= 1.0
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_PROVIDERS
-
-
-def _positive(value: Any) -> bool:
-    return _number(value) and value > 0
-
-
-def _factor(value: Any) -> bool:
-    return _number(value) and value >= 0
-
-
-def _pattern(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _moment(value: Any) -> bool:
-    return isinstance(value, datetime)
-
-
 Rule = tuple[Callable[[Any], bool], str]
+"""What holds for a value, and the same in words."""
 
-_PATTERN: Rule = (_pattern, "a pattern of service names, as text")
-_MOMENT: Rule = (_moment, "a date with a time, such as 2026-12-24T18:00:00Z")
-_COUNT: Rule = (_count, f"a whole number from 0 to {MOST_PROVIDERS}")
-_POSITIVE: Rule = (_positive, "a number above 0")
+
+def _number(holds: Callable[[float], bool]) -> Callable[[Any], bool]:
+    """Return a test of finite numbers; True and False are none."""
+
+    def test(value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and holds(value)
+
+    return test
+
+
+_PATTERN: Rule = (lambda value: isinstance(value, str) and bool(value), "a pattern of service names, as text")
+_MOMENT: Rule = (lambda value: isinstance(value, datetime), "a date with a time, such as 2026-12-24T18:00:00Z")
+_COUNT: Rule = (
+    _number(lambda value: isinstance(value, int) and 0 <= value <= MOST_PROVIDERS),
+    f"a whole number from 0 to {MOST_PROVIDERS}",
+)
+_FACTOR: Rule = (_number(lambda value: value >= 0), "a number of 0 or more")
 
 POLICY: Mapping[str, Rule] = {
     "services": _PATTERN,
-    "headroom": (lambda value: _number(value) and value >= 1.0, "a number of 1 or more"),
-    "target": (_share, "a number above 0 and at most 1"),
+    "headroom": (_number(lambda value: value >= 1), "a number of 1 or more"),
+    "target": (_number(lambda value: 0 < value <= 1), "a number above 0 and at most 1"),
     "spares": _COUNT,
     "n_plus": _COUNT,
     "min": _COUNT,
     "max": _COUNT,
-    "cost": (_factor, "a number of 0 or more"),
+    "cost": _FACTOR,
 }
 EXCLUDE: Mapping[str, Rule] = {"services": _PATTERN, "from": _MOMENT, "to": _MOMENT}
-EVENT: Mapping[str, Rule] = {**EXCLUDE, "factor": (_factor, "a number of 0 or more")}
-TOP = {"growth": _POSITIVE}
+EVENT: Mapping[str, Rule] = {**EXCLUDE, "factor": _FACTOR}
+TOP = {"growth": (_number(lambda value: value > 0), "a number above 0")}
 
 NAMES = {"min": "least", "max": "most", "from": "begin", "to": "end"}
 """Members of the values, where they differ from the keys: some of these are words of Python."""
@@ -261,7 +223,8 @@ class _Reader:
         for key in ("from", "to", "factor"):
             if key in rules and key not in given:
                 raise self._error(table, number, "", f"[[{table}]] needs the key {key}")
-        made = {NAMES.get(key, key): utc(value) if _moment(value) else value for key, value in given.items()}
+        values = {key: utc(value) if isinstance(value, datetime) else value for key, value in given.items()}
+        made = {NAMES.get(key, key): value for key, value in values.items()}
         if "begin" in made and made["begin"] >= made["end"]:
             raise self._error(table, number, "to", f"[[{table}]] ends before it begins")
         if made.get("most") is not None and made.get("least", 1) > made["most"]:

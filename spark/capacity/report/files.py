@@ -1,10 +1,9 @@
-"""Files of the report: put in their place at once, tables as CSV, and all of them sent to an object store."""
+"""Files of the report: tables as CSV, and all of them sent to an object store."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -21,23 +20,9 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would take for a formula."""
 
 
-def replace(path: Path, text: str, *, lasting: bool = True) -> None:
-    """Put a text in the place of a file: a reader finds the file before or the new one.
-
-    The same holds after a loss of power where it is ``lasting``; waiting for the disk takes long for many files.
-    """
-    hidden = path.with_name("." + path.name)
-    with hidden.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        file.write(text)
-        file.flush()
-        if lasting:
-            os.fsync(file.fileno())
-    hidden.replace(path)
-
-
-def table_csv(rows: Sequence[Row]) -> str:
+def table_csv(rows: Sequence[Row], names: Sequence[str] = ()) -> str:
     """Return rows as CSV with a line of names. A text that looks like a formula gets an apostrophe."""
-    names = list(rows[0]) if rows else []
+    names = names or (list(rows[0]) if rows else [])
     to = io.StringIO()
     writer = csv.writer(to, lineterminator="\n")
     writer.writerow(names)

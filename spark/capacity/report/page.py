@@ -21,11 +21,12 @@ from datetime import datetime
 from pathlib import Path
 
 from spark.capacity.report import data_quality, first_screen, promises, provider_sections
-from spark.capacity.report.files import PAGES, replace, table_csv
+from spark.capacity.report.files import PAGES, table_csv
 from spark.capacity.report.rendering import rendered
 from spark.capacity.report.row_values import Row, RowsByService, Tables, time_of
 from spark.capacity.report.service_rows import ServiceRows, services_of
 from spark.capacity.report.service_section import section_of
+from spark.capacity.tables.store import put_text
 
 PAGED = 60
 """Services of one page: each takes some 45 kB with its chart and its numbers."""
@@ -38,15 +39,14 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     made = [out / f"{name}.csv" for name in CSV_TABLES]
     for path in made:
-        replace(path, table_csv(tables.get(path.stem, ())))
+        put_text(path, table_csv(tables.get(path.stem, ())))
     services, pages = services_of(tables), out / PAGES
     wanted = services if len(services) > paged else []
     for service in wanted:
         pages.mkdir(exist_ok=True)
-        html = rendered("service.html", section=section_of(service))
-        replace(out / service.page, html, lasting=False)
+        put_text(out / service.page, rendered("service.html", section=section_of(service)), lasting=False)
     # The index last: its pages are there.
-    replace(out / "report.html", _render(tables, services, len(services) > paged))
+    put_text(out / "report.html", _render(tables, services, len(services) > paged))
     for old in set(pages.glob("*.html")) - {out / service.page for service in wanted}:
         old.unlink()
     return sorted([*made, out / "report.html"])

@@ -13,8 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from spark.capacity.planning.needs import needs_of
-from spark.capacity.report.files import FORMULA, replace
+from spark.capacity.report.files import table_csv
 from spark.capacity.report.row_values import RowsByService
 from spark.capacity.report.service_rows import by_service, cost_now, grown, planned_state, totals
+from spark.capacity.tables.store import put_text
 from spark.capacity.tables.time_windows import utc
 
 VERSION = 1
@@ -145,23 +144,18 @@ def saved(row: Row, by_hour: Sequence[int | None]) -> float | None:
     return 1.0 - sum(known) / flat if flat else None
 
 
-def schedule_csv(made: Mapping[str, Any]) -> str:
-    """Return the schedules as CSV: service, hour of the week from Monday 00:00 UTC on, providers needed."""
-    to = io.StringIO()
-    writer = csv.writer(to, lineterminator="\n")
-    writer.writerow(("service", "hour_of_week", "providers"))
-    for service in made["services"]:
-        name = service["service"]
-        name = "'" + name if name[:1] in FORMULA else name
-        writer.writerows((name, hour, number) for hour, number in enumerate(service["schedule"]) if number is not None)
-    return to.getvalue()
-
-
 def write(out: Path, made: Mapping[str, Any], name: str = "plan.json") -> list[Path]:
-    """Write the document and its schedules; return their paths."""
-    files = {out / name: text_of(made), out / "plan_schedule.csv": schedule_csv(made)}
+    """Write the document, and its schedules as CSV; return their paths."""
+    needs = [
+        {"service": service["service"], "hour_of_week": hour, "providers": number}
+        for service in made["services"]
+        for hour, number in enumerate(service["schedule"])
+        if number is not None
+    ]
+    schedules = table_csv(needs, ("service", "hour_of_week", "providers"))
+    files = {out / name: text_of(made), out / "plan_schedule.csv": schedules}
     for path, text in files.items():
-        replace(path, text)
+        put_text(path, text)
     return sorted(files)
 
 

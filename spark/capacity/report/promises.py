@@ -10,15 +10,12 @@ from spark.capacity.report.service_rows import ServiceRows
 
 
 def promises(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
-    """Return the services with past forecasts, then, of a first run, those with a back-test.
+    """Return the services with past forecasts.
 
-    Shares are of one, each None where it is not known. `judged` is the number of past forecasts, or, `by_back_test`, of
-    past moments at which the same rule was tried: of these nothing was promised, since the promises of a first forecast
-    are made of that same record. `missed` is the share of `peaks` that were over the bound.
+    Shares are of one, each None where it is not known. `judged` is the number of past forecasts; `missed` is the share
+    of `peaks` that were over the bound.
     """
-    judged = [_judged(service) for service in services if service.evaluations]
-    tried = [service for service in services if not service.evaluations and number_of(service.plan, "bound_trials")]
-    return judged + [_tried(service) for service in tried]
+    return [_judged(service) for service in services if service.evaluations]
 
 
 def _judged(service: ServiceRows) -> dict[str, Any]:
@@ -27,27 +24,12 @@ def _judged(service: ServiceRows) -> dict[str, Any]:
     return {
         "service": service.name,
         "judged": len(own),
-        "by_back_test": False,
         "error": mean_of(number_of(row, "mape") for row in own),
         "coverage_promised": mean_of(number_of(row, "promised_coverage") for row in own),
         "coverage": mean_of(number_of(row, "coverage") for row in own),
         "missed_promised": mean_of(number_of(row, "promised_miss_most") for row in own),
         "missed": sum(missed) / len(missed) if missed else None,
         "peaks": len(missed),
-        "over_provision": number_of(service.told, "over_provision"),
-    }
-
-
-def _tried(service: ServiceRows) -> dict[str, Any]:
-    trials = number_of(service.plan, "bound_trials") or 1
-    return {
-        **dict.fromkeys(("error", "coverage_promised", "missed_promised")),
-        "service": service.name,
-        "judged": trials,
-        "by_back_test": True,
-        "coverage": number_of(service.told, "coverage"),
-        "missed": (number_of(service.plan, "bound_missed") or 0) / trials,
-        "peaks": trials,
         "over_provision": number_of(service.told, "over_provision"),
     }
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, texts_of, total_of, yes
+from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, total_of, yes
 from spark.capacity.report.service_rows import by_service
 
 HOT = 5
@@ -46,7 +46,7 @@ def balance(days: Sequence[Row]) -> dict[str, Any]:
     for service, own in sorted(found.items()):
         bad = [row for row in own if yes(row, "unbalanced")]
         if bad:
-            hot = Counter(name for row in bad for name in texts_of(row.get("hot_instances")))
+            hot = Counter(name for row in bad for name in row["hot_instances"] or ())
             means = {name: mean_of(number_of(row, name) for row in bad) for name in ("cov", "max_mean", "gini")}
             days_of = {"name": service, "unbalanced": len(bad), "days": len(own)}
             unbalanced.append({**days_of, **means, "hot": hot.most_common(HOT)})

@@ -50,13 +50,6 @@ def yes(row: Row, name: str) -> bool:
     return not missing(value) and bool(value)
 
 
-def texts_of(value: Any) -> list[str]:
-    """A list of texts, whether it comes as a list, an array, or not at all."""
-    if value is None or isinstance(value, float):
-        return []
-    return [str(one) for one in ([value] if isinstance(value, str) else value)]
-
-
 def mean_of(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -127,7 +127,7 @@ def _hour_record(service: ServiceRows) -> dict[str, Any] | None:
 
 
 def _model_facts(told: Row) -> dict[str, Any]:
-    names = ("seasons", "mase", "mase_naive", "coverage", "over_provision")
+    names = ("seasons", "coverage", "over_provision")
     return {
         **{name: number_of(told, name) for name in names},
         "name": str(told.get("model")),

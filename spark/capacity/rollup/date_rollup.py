@@ -87,25 +87,17 @@ class Work:
     set_back: pa.Table
 
 
-@attrs.frozen
-class Made:
-    """A date that was made, and the number of those that are known to be left."""
-
-    day: date
-    left: int
-
-
 def look(tables: Tables, day: date, loss: Iterable[Missing] = ()) -> Survey:
     """Survey a date, without its records; `loss` tells which numbers are missing, on any date."""
     return _survey(tables.rows_of(BRONZE_RUNS), tables.rows_of(BRONZE_PAIRS, day), day, joined(loss))
 
 
-def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -> Iterator[Made]:
-    """Make the tables of dates; `loss` is that of all dates.
+def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -> Iterator[tuple[date, int]]:
+    """Make the tables of dates; yield each that was made, with the number of those that are known to be left.
 
-    The state at the end of the day before is read from its table; where there is none, nothing was before. Of a date
-    whose state at the end becomes another one, the next date is made as well. It is noted before the new state is
-    kept, so that a run which is cut off does not forget it.
+    `loss` is that of all dates. The state at the end of the day before is read from its table; where there is none,
+    nothing was before. Of a date whose state at the end becomes another one, the next date is made as well. It is noted
+    before the new state is kept, so that a run which is cut off does not forget it.
     """
     runs, loss, held = tables.rows_of(BRONZE_RUNS), joined(loss), set(tables.dates(BRONZE_RECORDS))
     cores = tables.spark.sparkContext.defaultParallelism
@@ -130,7 +122,7 @@ def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -
             state = tables.state()
             tables.keep(State(state.moving, state.changed | {str(day) for day in after_them}))
         _make(tables, batch)
-        yield from (Made(work.day, len(todo) + len(batch) - number) for number, work in enumerate(batch, 1))
+        yield from ((work.day, len(todo) + len(batch) - number) for number, work in enumerate(batch, 1))
 
 
 def _survey(runs: pa.Table, pairs: pa.Table, day: date, loss: Iterable[Missing]) -> Survey:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from spark.capacity.service.balance import Spread
+from spark.capacity.service.balance import spread
 from spark.capacity.service.grids import SUM, Grid, Service, added, maximum
 from spark.capacity.service.silences import Instances, Sums, demand_of
 from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES, MINUTES, Flags, Floats, midnight
@@ -102,13 +102,13 @@ minute after a broker's start are those of the first providers to return."""
 
 
 class Hours:
-    """Sums, maxima and spreads over all instances of a service on the date."""
+    """Sums and maxima over all instances of a service on the date, and the load of each in each hour."""
 
     def __init__(self) -> None:
         self.providers = np.zeros(WINDOWS)
         self.full, self.broker_up = np.full(WINDOWS, np.nan), np.full(WINDOWS, np.nan)
         self.reports = {name: np.full(WINDOWS, np.nan) for name in (*REQUESTS, IN_FLIGHT)}
-        self.spreads = [Spread() for _ in range(HOURS)]
+        self.loads = [np.zeros((0, HOURS))]
         self.rises = Rises(WINDOWS)
 
     def add(self, some: Instances) -> None:
@@ -119,8 +119,7 @@ class Hours:
         self.broker_up = np.fmax(self.broker_up, maximum(grid["broker_up_s"]))
         for name, total in self.reports.items():
             self.reports[name] = added(total, grid[name][0])
-        for spread, loads in zip(self.spreads, _loads(grid).T, strict=True):
-            spread.add(_known(loads))
+        self.loads.append(_loads(grid))
         self.rises.add(some)
 
 
@@ -137,6 +136,7 @@ def service_load(service: Service, day: date) -> list[dict[str, Any]]:
     weight, providers = of_date.broker_up, of_date.providers
     asked = {name.removeprefix(SUM): of_date.reports[name] for name in REQUESTS}
     in_flight, highest = of_date.reports[IN_FLIGHT], demand + of_date.rises.highest()
+    loads = np.concatenate(of_date.loads)
     rows = []
     for hour in range(HOURS):
         places = np.arange(hour * HOUR, (hour + 1) * HOUR)
@@ -166,7 +166,7 @@ def service_load(service: Service, day: date) -> list[dict[str, Any]]:
             "service_s": _rounded(of_hour["busy_s"] / of_hour["timed"]) if of_hour.get("timed") else None,
             "in_flight": _mean(in_flight[places], weight[places]),
             "observed_s": _rounded(weight[places].sum()),
-            **of_date.spreads[hour].told(),
+            **spread(_known(loads[:, hour])),
         }
         rows.append(row)
     return rows

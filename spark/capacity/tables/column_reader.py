@@ -6,7 +6,6 @@ The row groups of bronze that may have records of some instances are found by th
   some that follow each other.
 - The range of a group is the service and the instance of its first and of its last row. Parquet's own ranges are of one
   column each: of a group with two services they say nothing of instances.
-- A file without ranges, as an earlier version wrote them, may have any instance in any group.
 - Long names are cut off, so that a range is wider than its rows, and never narrower.
 """
 
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from pyarrow.parquet import FileMetaData
 
-from spark.capacity.ingest.line_reader import OF_BROKER
+from spark.capacity.tables.schema import OF_BROKER
 from spark.capacity.tables.time_windows import Flags, Floats, Ints
 
 NAMES = ("broker", "boot", "service", "instance", "event", "why")
@@ -35,18 +34,12 @@ def batches(
     columns: Sequence[str],
     groups: Callable[[pyarrow.parquet.FileMetaData], list[int]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read some columns of files, batch by batch, or those of some row groups. A column that an older file does not
-    have is null."""
+    """Read some columns of files, batch by batch, or those of some row groups."""
     for path in files:
         with pyarrow.parquet.ParquetFile(path, read_dictionary=[name for name in columns if name in NAMES]) as file:
-            missing = set(columns) - set(file.schema_arrow.names)
             wanted = None if groups is None else groups(file.metadata)
-            if wanted == []:
-                continue
-            for batch in file.iter_batches(ROWS, wanted, list(columns), use_threads=False):
-                for name in missing:
-                    batch = batch.append_column(name, pa.nulls(len(batch), pa.float64()))
-                yield batch
+            if wanted != []:
+                yield from file.iter_batches(ROWS, wanted, list(columns), use_threads=False)
 
 
 def codes(column: pa.DictionaryArray) -> tuple[Ints, list[str]]:

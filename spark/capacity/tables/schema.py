@@ -20,6 +20,9 @@ VERSIONS = (1, 2)
 EVENTS = ("register", "unregister", "expire", "hb", "load", "alive", "drop")
 """The events of version 1."""
 
+OF_BROKER = ("alive", "drop")
+"""Events of a broker; all others are of a provider, and name it and its service."""
+
 
 @attrs.frozen
 class Table:
@@ -116,7 +119,7 @@ OF_HOUR = """date service h demand_mean demand_p95 demand_max demand_peak capaci
     providers_min util cov max_mean gini requests errors service_s in_flight observed_s"""
 
 GOLD_SERVICE_1H = Table("gold_service_1h", "hours of each service", OF_HOUR, dated=True)
-"""`demand_peak` is never less than `demand_max` (`service/demand.py`). `observed_s` is null in an older table."""
+"""`demand_peak` is never less than `demand_max` (`service/demand.py`)."""
 
 OWN_PROVIDERS, OWN_PEAK = "own_providers", "own_peak"
 
@@ -129,7 +132,7 @@ GOLD_POOL_1H = Table(
 """`service/pools.py` has the rules."""
 
 PEAKS = ("demand_peak", "demand_max", "demand_mean")
-"""Columns of an hour that tell its peak, the finest first. An older table has no `demand_peak`."""
+"""Columns of an hour that tell its peak, the finest first."""
 
 GOLD_PROVIDER_DAY = Table(
     "gold_provider_day",
@@ -154,8 +157,8 @@ ISSUED_ON: Column = ("date", "UTC date", "date of `issued`")
 GOLD_FORECAST = Table(
     "gold_forecast",
     "demand of the hours to come, by the run that forecast it",
-    f"""date service issued h model p50 p95 hour_bound peak_bound highest highest_at headroom factor mase mase_naive
-    coverage {ODDS} over_provision seasons flag""",
+    f"""date service issued h model p50 p95 hour_bound peak_bound highest highest_at headroom factor coverage
+    {ODDS} over_provision seasons flag""",
     dated=True,
     own={"date": ISSUED_ON},
 )
@@ -182,7 +185,7 @@ are those of its union: the same in each."""
 EVALUATION = Table(
     "evaluation",
     "past forecasts, compared with the outcome",
-    """date service issued horizon_h mape coverage peak_missed promised_coverage promised_miss_most promised_mase""",
+    """date service issued horizon_h mape coverage peak_missed promised_coverage promised_miss_most""",
     dated=True,
     own={"date": ISSUED_ON, "coverage": ("double", "share", "share of the hours at or below p95")},
 )
@@ -211,25 +214,5 @@ SNAPSHOT = Table(
 )
 """It is in the lake only."""
 
-TABLES = (
-    BRONZE_RECORDS,
-    BRONZE_RUNS,
-    BRONZE_PAIRS,
-    QUARANTINE,
-    LEDGER,
-    FOLDERS,
-    LOSS,
-    UNKNOWN_MEMBERS,
-    SILVER_PROVIDER_5M,
-    GOLD_SERVICE_1H,
-    GOLD_POOL_1H,
-    GOLD_PROVIDER_DAY,
-    GOLD_BALANCE_DAY,
-    GOLD_FORECAST,
-    GOLD_PLAN,
-    EVALUATION,
-    SILVER_SIGNS,
-    SILVER_SET_BACK,
-    SILVER_CARRY,
-)
+TABLES = tuple(one for one in list(globals().values()) if isinstance(one, Table) and one is not SNAPSHOT)
 """Every table of the out directory."""

@@ -27,28 +27,21 @@ from typing import IO
 import attrs
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark.capacity.tables.columns import arrow_schema
-from spark.capacity.tables.schema import BRONZE_RECORDS, EVALUATION, GOLD_FORECAST, GOLD_PLAN, Table
+from spark.capacity.tables.schema import BRONZE_RECORDS, Table
 
 LOCK, LOG = ".lock", ".spark.log"
 """Files of a directory that holds no tables yet: the lock of the run, and the output of Java in the last one."""
 
 LAYOUT = 6
-"""The version of the tables; another number makes the next run compute the derived ones again from bronze. 1: before
-`awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated; 3: before
-bronze was sorted; 4: before pairs had their last records; 5: before services that share servers had common hours."""
+"""The version of the tables; another number makes the next run compute the derived ones again from bronze."""
 
-SURVEYED = 5
-"""The first layout whose files of bronze are sorted, have times in their runs, and pairs with their last records beside
-them. The next ingest writes older ones again."""
-
-ISSUED = (GOLD_FORECAST, GOLD_PLAN)
-"""Tables that no run could make again."""
+OLDEST = 5
+"""The first layout whose bronze can be read: version 0.1.0 has a later one."""
 
 FILES = 8
 """Most files of a date that Spark writes: as many tasks work on it."""
@@ -121,6 +114,20 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
+def put_text(path: Path, text: str, *, lasting: bool = True) -> None:
+    """Put a text in the place of a file: a reader finds the file before or the new one.
+
+    The same holds after a loss of power where it is ``lasting``; waiting for the disk takes long for many files.
+    """
+    hidden = path.with_name(f".{path.name}.new")
+    hidden.write_text(text, encoding="utf-8", errors="replace", newline="")
+    if lasting:
+        sync(hidden)
+    hidden.replace(path)
+    if lasting:
+        sync(path.parent)
+
+
 class Tables:
     """The tables of one out directory."""
 
@@ -172,20 +179,17 @@ class Tables:
 
     def _upgrade(self) -> None:
         """Drop derived tables of an older layout, and note that all their dates are to be made again."""
-        layout = self.layout()
+        layout, dates = self.layout(), {str(day) for day in self.dates(BRONZE_RECORDS)}
         if layout == LAYOUT:
             return
-        dates = self.dates(BRONZE_RECORDS)
         if dates:
-            state, all_dates = self.state(), {str(day) for day in dates}
-            moving = state.moving if layout >= SURVEYED else state.moving | all_dates
-            self.keep(State(moving, state.changed | all_dates))
+            if layout < OLDEST:
+                self.close()
+                raise OutError(f"{self.out} was made by a version before 0.1.0: name another one")
+            state = self.state()
+            self.keep(State(state.moving, state.changed | dates))
             for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:
                 shutil.rmtree(folder)
-        for table in ISSUED:
-            self._date(table)
-        for path in self.files(EVALUATION):
-            path.unlink()
         self.note_layout(LAYOUT)
 
     def layout(self) -> int:
@@ -196,15 +200,6 @@ class Tables:
     def note_layout(self, layout: int) -> None:
         """Write the version of the derived tables."""
         (self.out / ".layout").write_text(f"{layout}\n")
-
-    def _date(self, table: Table) -> None:
-        """Divide a table of an older layout by the date of `issued`."""
-        files, rows = self.files(table), self.rows_of(table)
-        days = rows["issued"].cast(pa.date32())
-        for day in pc.unique(days).to_pylist():
-            self.put_date(table, rows.filter(pc.equal(days, day)), day)
-        for path in files:
-            path.unlink()
 
     def close(self) -> None:
         """Unlock the directory."""
@@ -340,8 +335,5 @@ class Tables:
 
     def keep(self, state: State) -> None:
         """Write the unfinished work of a run, and wait until it is on the disk."""
-        new = self.out / ".state.json.new"
-        new.write_text(json.dumps({name: sorted(dates) for name, dates in attrs.asdict(state).items()}))
-        sync(new)
-        new.rename(self.out / ".state.json")
-        sync(self.out)
+        told = {name: sorted(dates) for name, dates in attrs.asdict(state).items()}
+        put_text(self.out / ".state.json", json.dumps(told))

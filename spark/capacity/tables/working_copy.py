@@ -24,7 +24,7 @@ from spark.capacity.tables import snapshots
 from spark.capacity.tables.object_store import ObjectFolder, StoreError, all_at_once, fetch
 from spark.capacity.tables.schema import TABLES, Table
 from spark.capacity.tables.snapshots import Snapshot, open_table
-from spark.capacity.tables.store import LOCK, LOG, OutError, State, Tables, sync
+from spark.capacity.tables.store import LOCK, LOG, OutError, State, Tables, put_text
 
 MARK = ".origin.json"
 
@@ -41,11 +41,7 @@ class Mark:
 
     def write(self, folder: Path) -> None:
         """Write the mark to a folder, and wait until it is on the disk."""
-        new = folder / f"{MARK}.new"
-        new.write_text(json.dumps({"origin": self.origin, "known": self.known}))
-        sync(new)
-        new.rename(folder / MARK)
-        sync(folder)
+        put_text(folder / MARK, json.dumps({"origin": self.origin, "known": self.known}))
 
 
 def read_mark(folder: Path) -> Mark | None:

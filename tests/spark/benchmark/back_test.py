@@ -37,6 +37,9 @@ WEEKLY_FROM = 6
 FIRST = 4
 """Seasons before the first forecast."""
 
+ROUNDING = 1e-9
+"""Of the size of a series: changes that are smaller are rounding, and nothing that an error could be compared with."""
+
 SHOWN = 5
 """Files of which is said why they are no series, where there is none."""
 
@@ -185,6 +188,19 @@ def walk(values: Floats, day: int = DAY, peaks: Floats | None = None, half_hours
     return steps
 
 
+def naive_scale(series: Floats, season: int) -> float:
+    """Return the divisor of errors: the seasonal naive model's mean error within the series, and never 0."""
+    known = np.abs(series[~np.isnan(series)])
+    size = float(known.mean()) if len(known) else 0.0
+    for lag in (season, 1):
+        if len(series) > lag:
+            changes = np.abs(series[lag:] - series[:-lag])
+            changes = changes[~np.isnan(changes)]
+            if len(changes) and changes.mean() > ROUNDING * size:
+                return float(changes.mean())
+    return size if size > 0.0 else 1.0
+
+
 def judge(
     told: models.Forecast,
     bounds: Bounds,
@@ -199,7 +215,7 @@ def judge(
     """
     peaks = actual if peaks is None else peaks
     full = models.filled(models.recent(before, day), day)
-    scale = models.naive_scale(before, told.season)
+    scale = naive_scale(before, told.season)
     floor = models.naive(full, told.season, len(actual))
     by_day = models.naive(full, day, len(actual))
     hour = int(np.nanargmax(peaks))

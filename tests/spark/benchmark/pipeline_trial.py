@@ -302,8 +302,6 @@ def _step(told: Sequence[Row], seen: Sequence[Row], came: models.Floats) -> Step
         p95=np.array([row["p95"] for row in told]),
         season=season,
         seasons=told[0]["seasons"],
-        mase=np.nan,
-        mase_naive=np.nan,
         coverage=np.nan,
         flag=told[0]["flag"],
     )

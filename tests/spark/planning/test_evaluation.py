@@ -18,7 +18,6 @@ def told(service: str, issued: int, p50: list[float]):
             "p50": value,
             "p95": value + 10.0,
             "peak_bound": value + 20.0,
-            "mase": 0.8,
             "coverage": 0.95,
             "bound_miss_most": 0.1,
         }
@@ -77,4 +76,4 @@ def test_what_was_covered_and_whether_the_peak_was_missed(became):
 
 def test_what_was_promised_stands_beside_it(became):
     row_ = became["good", 0]
-    assert (row_["promised_mase"], row_["promised_coverage"], row_["promised_miss_most"]) == (0.8, 0.95, 0.1)
+    assert (row_["promised_coverage"], row_["promised_miss_most"]) == (0.95, 0.1)

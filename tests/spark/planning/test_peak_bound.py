@@ -177,16 +177,16 @@ def test_odds_of_a_week_ahead_count_by_weeks():
 def test_the_schedule_has_a_record_of_hours_and_of_weeks():
     peaks = np.tile(np.repeat([10.0] * 6 + [1.0], DAY), 5)
     told = schedule_record(peaks)
-    assert (told.hours, told.missed, told.weeks, told.weeks_missed) == (4 * WEEK, 0, 4, 0)
+    assert (told.hours_tried, told.hours_missed, told.weeks_tried, told.weeks_missed) == (4 * WEEK, 0, 4, 0)
     # Three hours of a Sunday: above the bound of these hours, and far below that of the week.
     peaks[4 * WEEK + 6 * DAY + 10 : 4 * WEEK + 6 * DAY + 13] = 5.0
     told = schedule_record(peaks)
-    assert (told.hours, told.missed, told.weeks, told.weeks_missed) == (4 * WEEK, 3, 4, 1)
+    assert (told.hours_tried, told.hours_missed, told.weeks_tried, told.weeks_missed) == (4 * WEEK, 3, 4, 1)
     assert record(peaks, WEEK).missed == 0
     # Unknown hours are no trials, and less than two weeks have none.
     peaks[WEEK : WEEK + 10] = np.nan
-    assert schedule_record(peaks).hours == 4 * WEEK - 10
-    assert schedule_record(peaks[: 2 * WEEK - 1]).weeks == 0
+    assert schedule_record(peaks).hours_tried == 4 * WEEK - 10
+    assert schedule_record(peaks[: 2 * WEEK - 1]).weeks_tried == 0
 
 
 def test_a_headroom_of_its_own_has_odds_of_its_own():

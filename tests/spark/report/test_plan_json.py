@@ -11,8 +11,8 @@ from broker.core.plan import Verdict
 from broker.export.plan_document import parse
 from spark.capacity.planning.needs import State
 from spark.capacity.report import plan_json
-from spark.capacity.report.files import replace
 from spark.capacity.tables.schema import GOLD_PLAN
+from spark.capacity.tables.store import put_text
 
 NOW = datetime(2026, 3, 5, 22, tzinfo=UTC)
 """A Thursday."""
@@ -143,7 +143,7 @@ def test_files_hold_only_what_json_has_and_no_formulas(tmp_path):
 
 def test_a_reader_sees_the_file_before_until_the_new_one_is_whole(tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
-    replace(path, "before")
+    put_text(path, "before")
 
     def cut(number):
         assert path.read_text() == "before"
@@ -151,5 +151,5 @@ def test_a_reader_sees_the_file_before_until_the_new_one_is_whole(tmp_path, monk
 
     monkeypatch.setattr("os.fsync", cut)
     with pytest.raises(OSError, match="no space"):
-        replace(path, "after")
+        put_text(path, "after")
     assert path.read_text() == "before"

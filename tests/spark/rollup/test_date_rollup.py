@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from spark.capacity.ingest import sorted_files
-from spark.capacity.ingest.loss import frame
 from spark.capacity.rollup import date_rollup, partitioning
-from spark.capacity.rollup.date_rollup import Made, rollup
+from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
@@ -354,13 +353,13 @@ def test_a_date_goes_on_from_the_day_before(spark, tmp_path):
 
 def test_the_next_date_is_made_again_if_the_state_before_it_changes(spark, tmp_path):
     tables = rolled(Tables(spark, tmp_path), [over_midnight()], [DAY, NEXT])
-    assert list(rollup(tables, [DAY])) == [Made(DAY, 0)]
-    assert list(rollup(tables, [NEXT])) == [Made(NEXT, 0)]
+    assert list(rollup(tables, [DAY])) == [(DAY, 0)]
+    assert list(rollup(tables, [NEXT])) == [(NEXT, 0)]
     more = Start("b", "b")
     more.write(clock("23:59:59"), "load", service="bound", provider=4, instance="bound:1", load=8.0)
     more.records[0]["seq"] = 10_000
     bronze(tables, [over_midnight(), more])
-    assert [made.day for made in rollup(tables, [DAY])] == [DAY, NEXT]
+    assert [day for day, _ in rollup(tables, [DAY])] == [DAY, NEXT]
     assert by_window(tables.read(SILVER_PROVIDER_5M, [NEXT]).collect())["bound", "00:05"].load_mean == 8.0
 
 
@@ -423,9 +422,9 @@ def test_dates_that_are_made_together_are_as_those_made_one_by_one(spark, tmp_pa
     together = rolled(Tables(spark, tmp_path / "together"), starts, [DAY, NEXT, third], loss)
     alone = Tables(spark, tmp_path / "alone")
     bronze(alone, starts)
-    assert [made.day for made in rollup(alone, [DAY], loss)] == [DAY, NEXT, third]
+    assert [day for day, _ in rollup(alone, [DAY], loss)] == [DAY, NEXT, third]
     for day in (DAY, NEXT, third):
-        assert list(rollup(alone, [day], loss)) == [Made(day, 0)]
+        assert list(rollup(alone, [day], loss)) == [(day, 0)]
     for table in (SILVER_PROVIDER_5M, SILVER_CARRY, SILVER_SIGNS):
         rows, wanted = (sorted(map(str, tables.read(table).collect())) for tables in (together, alone))
         assert rows == wanted, table.name
@@ -442,7 +441,7 @@ def test_a_date_whose_records_are_gone_has_no_rows_any_more(spark, tmp_path):
     assert tables.dates(SILVER_PROVIDER_5M) == [DAY]
     shutil.rmtree(tables.path(BRONZE_PAIRS))
     shutil.rmtree(tables.path(BRONZE_RECORDS))
-    tables.put(BRONZE_RUNS, frame([]))
+    tables.put(BRONZE_RUNS, tables.rows(BRONZE_RUNS).iloc[:0])
     list(rollup(tables, [DAY]))
     assert tables.dates(SILVER_PROVIDER_5M) == tables.dates(SILVER_CARRY) == []
 

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pyarrow.parquet
 import pytest
 
 from spark.capacity.service.bins import Limits
@@ -133,11 +132,3 @@ def test_in_a_window_that_the_broker_hardly_saw_minutes_do_not_count(tmp_path):
     rows = instance("short", 1, {3: PEAK})
     rows[3] |= {"broker_up_s": 59.0, "up_s": 59.0}
     assert made(tmp_path, rows)["short", 10].demand_peak == 10.0
-
-
-def test_tables_without_minutes_have_the_peak_of_windows(tmp_path):
-    path = silver(tmp_path, instance("old", 1, {3: PEAK}))
-    table = pyarrow.parquet.read_table(path)
-    pyarrow.parquet.write_table(table.drop_columns([name for name in table.column_names if name[-1].isdigit()]), path)
-    [row, _] = as_rows(GOLD_SERVICE_1H, each(service_load, MEASURES, [path], DAY, LOOKBACK.days))
-    assert (row.demand_max, row.demand_peak) == (10.0, 10.0)

@@ -4,14 +4,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.tables.columns import arrow_schema
-from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_BALANCE_DAY, GOLD_FORECAST, LEDGER, LOSS, TABLES
-from spark.capacity.tables.store import OutError, State, Tables
+from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_BALANCE_DAY, LEDGER, LOSS, TABLES
+from spark.capacity.tables.store import OLDEST, OutError, State, Tables
 from tests.spark.farm import put_dates
 
 
@@ -110,28 +109,14 @@ def test_tables_of_an_older_layout_are_made_again_from_bronze(spark: SparkSessio
     assert old.dates(GOLD_BALANCE_DAY) == [date(2026, 3, 2)]
     old.close()
     (tmp_path / ".layout").unlink()
+    with pytest.raises(OutError, match=r"was made by a version before 0\.1\.0: name another one"):
+        old.open()
+    (tmp_path / ".layout").write_text(f"{OLDEST}\n")
     old.open()
     old.close()
     assert old.dates(GOLD_BALANCE_DAY) == []
     assert old.dates(BRONZE_RECORDS) == [date(2026, 3, 2)]
-    assert old.state() == State({"2026-03-02"}, {"2026-03-02"})
-
-
-def test_forecasts_of_an_older_layout_are_kept_by_the_date_of_their_issue(spark: SparkSession, tmp_path: Path) -> None:
-    old = Tables(spark, tmp_path)
-    old.open()
-    old.close()
-    issues = [datetime(2026, 3, day, 10, tzinfo=UTC) for day in (1, 2)]
-    rows = [{"service": "chat", "issued": at, "h": at, "p50": 1.0} for at in issues]
-    old.path(GOLD_FORECAST).mkdir()
-    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), old.path(GOLD_FORECAST) / "part-0.parquet")
-    (tmp_path / ".layout").write_text("2\n")
-    old.open()
-    old.close()
-    assert old.dates(GOLD_FORECAST) == [at.date() for at in issues]
-    [row] = old.rows_of(GOLD_FORECAST, issues[1].date()).to_pylist()
-    assert (row["issued"], row["p50"], row["p95"]) == (issues[1], 1.0, None)
-    assert old.files(GOLD_FORECAST) == []
+    assert old.state() == State(set(), {"2026-03-02"})
 
 
 def test_a_column_that_an_older_file_lacks_is_null(tables: Tables) -> None:
