@@ -5,20 +5,18 @@ Rules:
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
   run. The lines that a segment had in quarantine are removed when it is read again.
 - Folders of the journal that cannot have new segments are not listed again (`journal_folders`).
-- If all of a segment is records, its rows are written at once (`fast_reader`); else Spark reads it line by line
-  (`line_reader`); both to a staging folder.
-- Both are written in the order of bronze (`sorted_files`): what Spark has written is read and written again by tasks.
+- Tasks read the segments where they are (`record_reader`), and write their records to a staging folder, in the order
+  of bronze (`sorted_files`).
 - The staged files then move into bronze by renames. If numbers of records overlap (a segment came twice, or a run
   was cut off while it moved files) the dates in question are written again, each record once by (broker, boot, seq).
-- Tasks read segments of an object store where they are. Those that Spark reads are fetched to the staging folder.
-- A segment that cannot be decompressed is put aside whole, and the rest goes on.
 - Before files move, the state notes the dates; the ledger is written last. So after a crash the next run
   reads the same segments again, and takes out records that it finds twice.
 - Losses are recognised by the numbers (`loss`).
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from math import ceil
 from pathlib import Path
@@ -26,18 +24,16 @@ from pathlib import Path
 import attrs
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.capacity.ingest.fast_reader import Seen, take
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
-from spark.capacity.ingest.line_reader import EARLIEST, FUTURE, NOTHING, STAGED, micros, stage
 from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
+from spark.capacity.ingest.record_reader import EARLIEST, FUTURE, NAMED, Seen, micros, take
 from spark.capacity.ingest.retention import KEEP, first_kept, forget, many_small
 from spark.capacity.ingest.runs import RUNS
 from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
-from spark.capacity.ingest.sorted_files import Again, write_again
-from spark.capacity.tables.object_store import Place, all_at_once, fetch, is_object
+from spark.capacity.ingest.sorted_files import write_again
+from spark.capacity.tables.object_store import Place
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
@@ -45,7 +41,6 @@ from spark.capacity.tables.schema import (
     LEDGER,
     LOSS,
     QUARANTINE,
-    RECORD,
     UNKNOWN_MEMBERS,
 )
 from spark.capacity.tables.store import State, Tables, readable, sync, url
@@ -58,9 +53,6 @@ ROUND = 4
 
 TASKS = 4
 """Parts for each core of a look at the bytes of segments: these differ in size."""
-
-NAMED = 1000
-"""Unknown members that are named: bad input could have any number of names."""
 
 
 @attrs.define
@@ -78,20 +70,6 @@ class Ingested:
     unknown: dict[str, int] = attrs.field(factory=dict)
     strange: list[str] = attrs.field(factory=list)
     dates: set[date] = attrs.field(factory=set)
-
-
-@attrs.define
-class Counts:
-    """Content of a segment: good and bad lines; of one that was read line by line also how many members were understood
-    and how many it seemed to have, and the first of the numbers of its rows; and how far unreadable parts reach."""
-
-    digest: str
-    good: int = 0
-    bad: int = 0
-    members: int = 0
-    names: int = 0
-    first: int = 0
-    reach: Reach | None = None
 
 
 HELD = (BRONZE_RECORDS, BRONZE_PAIRS)
@@ -117,44 +95,34 @@ def finish_healing(tables: Tables) -> None:
 
 def heal(tables: Tables, dates: set[date]) -> pa.Table:
     """Write the records of some dates again, each once; return their runs."""
-    healed = tables.out / ".healed"
-    once = tables.read(BRONZE_RECORDS, dates).dropDuplicates(["broker", "boot", "seq"])
+    once = tables.out / ".healed" / "once"
+    rows = tables.read(BRONZE_RECORDS, dates).dropDuplicates(["broker", "boot", "seq"])
     # In the order of the numbers, so that a file has few runs.
-    once.repartitionByRange("date", "broker", "boot", "seq").write.partitionBy("date").parquet(url(healed / "once"))
-    made = again(tables, healed / "once", healed)
-    _replace(tables, healed, dates)
-    return made.runs
+    rows.repartitionByRange("date", "broker", "boot", "seq").write.partitionBy("date").parquet(url(once))
+    files = sorted(str(file) for file in once.glob("date=*/*.parquet"))
+    cores = tables.spark.sparkContext.defaultParallelism
+    return replace(tables, [mine for number in range(cores) if (mine := files[number::cores])], dates)
 
 
-def compact(tables: Tables, files: Mapping[date, Sequence[str]]) -> None:
-    """Write the files of some dates again, as few."""
-    healed = tables.out / ".healed"
-    target, parts = str(healed), tables.spark.sparkContext.parallelize(list(files.values()), len(files))
-    parts.map(lambda paths: write_again(paths, target).files).collect()
-    _replace(tables, healed, files)
+def replace(tables: Tables, parts: Sequence[Sequence[str]], dates: Iterable[date]) -> pa.Table:
+    """Write files of bronze again, those of a part together, in the place of some dates; return their runs.
 
-
-def _replace(tables: Tables, healed: Path, dates: Iterable[date]) -> None:
-    """Replace dates by the files that were written again, so that a crash leaves the old or the new ones."""
+    A task may run twice: only the files that its answer names count. A crash leaves the old dates or the new ones.
+    """
+    context, healed = tables.spark.sparkContext, tables.out / ".healed"
+    attempted = str(healed / "attempted")
+    work = context.parallelize(parts, len(parts)).map(lambda part: write_again(part, attempted)) if parts else None
+    made = [] if work is None else work.collect()
     for table in HELD:
         for day in dates:
             # All records of a date may be there on another one: then an empty folder takes its place.
-            (healed / table.name / f"date={day}").mkdir(parents=True, exist_ok=True)
-    mark = healed / "_SUCCESS"
-    mark.touch()
+            (healed / table.name / f"date={day}").mkdir(parents=True)
+    for name in (name for one in made for name in one.files):
+        (Path(attempted) / name).rename(healed / name)
+    (healed / "_SUCCESS").touch()
     sync(healed)
     finish_healing(tables)
-
-
-def again(tables: Tables, staged: Path, place: Path) -> Again:
-    """Write the records of staged files in the order of bronze, below some folder."""
-    files = [str(file) for file in staged.glob("date=*/*.parquet") if file.parent.name != f"date={NOTHING}"]
-    if not files:
-        return Again(RUNS.empty_table(), ())
-    context, target = tables.spark.sparkContext, str(place)
-    parts = context.parallelize(sorted(files), min(len(files), context.defaultParallelism))
-    made = parts.mapPartitions(lambda part: [write_again(part, target)]).collect()
-    return Again(pa.concat_tables(one.runs for one in made), tuple(name for one in made for name in one.files))
+    return pa.concat_tables([RUNS.empty_table(), *(one.runs for one in made)])
 
 
 def move(tables: Tables, staged: Path, files: Iterable[str]) -> None:
@@ -179,10 +147,8 @@ class Intake:
         self._started = started
         self._latest = started + FUTURE
         self._staging = tables.out / ".staging"
-        self._damaged: dict[str, str] = {}
-        self._counts: dict[str, Counts] = {}
-        self._paths: dict[str, str] = {}
-        """Paths or URIs of the new segments by name."""
+        self._seen: dict[str, Seen] = {}
+        self._aside: list[Path] = []
         self._sorted = self._staging / "sorted"
         self._runs: list[pa.Table] = [RUNS.empty_table()]
         self._files: list[str] = []
@@ -200,23 +166,19 @@ class Intake:
         ledger = tables.rows(LEDGER)
         new, ledger = self._new(segments, ledger)
         self.told.segments = len(new)
-        self._paths = {segment.name: segment.path for segment in new}
         if not new and not dirty:
             return
         names = {segment.name for segment in new}
         self._again = set(ledger.loc[ledger["quarantined"] > 0, "segment"]) & names
         left = ledger[~ledger["segment"].isin(names) & ledger["reach"].notna()]
         self._reach = [Reach(row.broker, row.boot, int(row.reach)) for row in left.itertuples()]
-        lines = self._take(new, tell)
-        bad = self._read_lines(lines)
+        self._take(new, tell)
         runs = pa.concat_tables(self._runs)
         touched = {*runs["date"].unique().to_pylist(), *dirty}
         # The state of dates that an earlier run did not finish stays valid until they are computed.
         state = State({str(day) for day in touched}, state.changed | {str(day) for day in touched})
         tables.keep(state)
-        if bad is not None or self._damaged or self._again:
-            self._quarantine(bad)
-            self._unknown()
+        self._quarantine()
         move(tables, self._sorted, self._files)
         self._settle(runs, dirty)
         self._note(new, ledger)
@@ -231,7 +193,7 @@ class Intake:
             row = known.get(segment.name)
             if row is None:
                 new.append(segment)
-            elif row.quarantined or row.size != segment.size or row.changed is pd.NA or row.changed != segment.changed:
+            elif row.quarantined or row.size != segment.size or row.changed != segment.changed:
                 doubted.append(segment)
         if not doubted:
             return new, ledger
@@ -241,13 +203,11 @@ class Intake:
         same = {}
         for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
             row = known[segment.name]
-            # A ledger of an older version has no digests.
-            if its == row.digest or (row.digest is None and not row.quarantined and row.size == segment.size):
+            if its == row.digest:
                 same[segment.name] = (segment.changed, its)
             else:
                 new.append(segment)
         if same:
-            ledger = ledger.copy()
             mine = ledger["segment"].isin(same)
             moved = mine & (ledger["changed"].fillna(-1) != ledger["segment"].map(lambda name: same.get(name, (0,))[0]))
             ledger.loc[mine, "changed"] = [same[name][0] for name in ledger.loc[mine, "segment"]]
@@ -256,79 +216,24 @@ class Intake:
                 self._tables.put(LEDGER, ledger)
         return sorted(new, key=lambda segment: segment.name), ledger
 
-    def _take(self, new: Sequence[Segment], tell: Callable[[float], None]) -> list[str]:
-        """Read whole segments, batch by batch; return the names of those that are to be read line by line."""
+    def _take(self, new: Sequence[Segment], tell: Callable[[float], None]) -> None:
+        """Read segments, batch by batch."""
         context = self._spark.sparkContext
-        place, earliest, latest = str(self._sorted), micros(EARLIEST), micros(self._latest)
+        place, earliest, latest, run = str(self._sorted), micros(EARLIEST), micros(self._latest), self._run
         total, done, cores = sum(segment.size for segment in new) or 1, 0, context.defaultParallelism
-        lines = []
         for batch in batches(new, SHARE * ROUND * cores):
             size = sum(segment.size for segment in batch)
             # As many for each core, so that all cores end at about the same time.
             shares = batches(batch, ceil(size / (cores * ceil(size / (cores * SHARE)))))
             tasks = [[(segment.name, segment.path) for segment in share] for share in shares]
             parts = context.parallelize(tasks, len(tasks))
-            for taken in parts.map(lambda share: take(share, place, earliest, latest)).collect():
+            for taken in parts.map(lambda share: take(share, place, earliest, latest, run)).collect():
                 self._files += taken.files
                 self._runs.append(taken.runs)
-                lines += [seen.name for seen in taken.seen if self._see(seen)]
+                self._seen |= {seen.name: seen for seen in taken.seen}
+                self._aside += [Path(taken.aside)] if taken.aside else []
             done += size
             tell(done / total)
-        return lines
-
-    def _see(self, seen: Seen) -> bool:
-        """Count a segment; return True if it is to be read line by line."""
-        if seen.look is None:
-            self._counts[seen.name] = Counts(seen.digest, good=seen.records)
-            return False
-        if seen.look.damage is not None:
-            self._damaged[seen.name] = seen.look.damage
-            self._counts[seen.name] = Counts(seen.digest, bad=1, reach=seen.look.reach)
-            return False
-        self._counts[seen.name] = Counts(seen.digest, names=seen.look.names)
-        return True
-
-    def _read_lines(self, names: Sequence[str]) -> DataFrame | None:
-        """Read segments line by line; return the lines that are no records."""
-        if not names:
-            return None
-        place = self._staging / "lines"
-        all_at_once(self._fetch, names)
-        stage(self._spark, [self._fetched(name) for name in names], self._latest, place)
-        made = again(self._tables, place, self._sorted)
-        self._files += made.files
-        self._runs.append(made.runs)
-        staged = self._spark.read.schema(STAGED).parquet(readable(place))
-        bad = F.col("reason").isNotNull()
-        for row in (
-            staged.groupBy("segment")
-            .agg(
-                F.count_if(~bad).alias("good"),
-                F.count_if(bad).alias("bad"),
-                F.min("row").alias("first"),
-                F.sum("members").alias("members"),
-                F.max("row").alias("last"),
-                F.max(F.when(~bad, F.struct("row", "broker", "boot", "seq"))).alias("last_good"),
-            )
-            .collect()
-        ):
-            counts = self._counts[row["segment"]]
-            counts.good, counts.bad, counts.first, counts.members = (
-                row["good"], row["bad"], row["first"], row["members"],
-            )  # fmt: skip
-            if (good := row["last_good"]) is not None and (after := row["last"] - good["row"]):
-                # Bad lines at the end were records as well.
-                counts.reach = Reach(good["broker"], good["boot"], good["seq"] + after)
-        return staged.where(bad)
-
-    def _fetched(self, name: str) -> Path:
-        """Return the path of a segment for Spark, which reads no object stores."""
-        path = self._paths[name]
-        return self._staging / "fetched" / name if is_object(path) else Path(path)
-
-    def _fetch(self, name: str) -> None:
-        if is_object(self._paths[name]):
-            fetch(self._paths[name], self._fetched(name))
 
     def _settle(self, new: pa.Table, dirty: set[date]) -> None:
         """Make each record be there once, and tell which numbers are there and which are lost."""
@@ -339,62 +244,39 @@ class Intake:
             runs = exact(pd.concat([runs[~runs["date"].isin(twice)], framed(heal(tables, twice))], ignore_index=True))
         tables.put(BRONZE_RUNS, joined(runs))
         reach: dict[tuple[str, str], int] = {}
-        for one in [*self._reach, *(counts.reach for counts in self._counts.values() if counts.reach is not None)]:
+        for one in [*self._reach, *(seen.reach for seen in self._seen.values() if seen.reach)]:
             reach[one.broker, one.boot] = max(one.seq, reach.get((one.broker, one.boot), 0))
         tables.put(LOSS, find_loss(runs, reach))
 
-    def _quarantine(self, bad: DataFrame | None) -> None:
-        """Write bad lines and unreadable segments to the quarantine, in place of the lines of a segment that is read
+    def _quarantine(self) -> None:
+        """Write bad lines and unreadable segments to the quarantine, in place of those of a segment that is read
         again."""
-        rows = [(name, 0, why, None, self._run) for name, why in self._damaged.items()]
-        whole = self._spark.createDataFrame(rows, QUARANTINE.schema)
-        firsts = [(name, counts.first) for name, counts in self._counts.items() if counts.bad]
-        if bad is not None and firsts:
-            starts = self._spark.createDataFrame(firsts, "segment string, first long")
-            line = (F.col("row") - F.col("first") + 1).alias("line")
-            lines = bad.join(F.broadcast(starts), "segment").select(
-                "segment", line, "reason", "raw", F.lit(self._run).alias("run")
-            )
-            whole = whole.union(lines)
-        whole = whole.persist()
-        self.told.reasons = {row["reason"]: row["count"] for row in whole.groupBy("reason").count().collect()}
-        if self.told.reasons or self._again:
-            again = self._spark.createDataFrame([(name,) for name in sorted({*self._counts})], "segment string")
-            old = self._tables.read(QUARANTINE).join(F.broadcast(again), "segment", "left_anti")
-            self._tables.write(QUARANTINE, old.select(*QUARANTINE.schema.names).union(whole))
-        whole.unpersist()
-
-    def _unknown(self) -> None:
-        """Count the members that this version does not have.
-
-        To list the names of each line costs as much as to parse it. So the names are counted as bytes first, and listed
-        only for segments in which that is not the number of members that were understood.
-        """
-        odd = [name for name, counts in self._counts.items() if counts.members != counts.names]
-        if not odd:
-            return
-        texts = self._spark.read.text([readable(self._fetched(name)) for name in odd])
-        names = F.array_except(F.json_object_keys("value"), F.array(*(F.lit(name) for name in RECORD.names)))
-        found = texts.select(F.explode(names).alias("member")).groupBy("member").count().orderBy(F.desc("count"))
-        self.told.unknown = {row["member"]: row["count"] for row in found.limit(NAMED).collect()}
-        if not self.told.unknown:
-            return
-        rows = [(self._run, member, number) for member, number in sorted(self.told.unknown.items())]
-        new = self._spark.createDataFrame(rows, UNKNOWN_MEMBERS.schema)
-        old = self._tables.read(UNKNOWN_MEMBERS).where(F.col("run") != self._run)
-        self._tables.write(UNKNOWN_MEMBERS, old.union(new))
+        told, old = self.told, self._tables.read(QUARANTINE)
+        new = self._spark.read.schema(QUARANTINE.schema).parquet(*map(readable, self._aside)) if self._aside else None
+        if new is not None:
+            told.reasons = {row["reason"]: row["count"] for row in new.groupBy("reason").count().collect()}
+        if new is not None or self._again:
+            again = self._spark.createDataFrame([(name,) for name in sorted(self._seen)], "segment string")
+            rest = old.join(F.broadcast(again), "segment", "left_anti").select(*QUARANTINE.schema.names)
+            self._tables.write(QUARANTINE, rest if new is None else rest.union(new))
+        unknown = sum((Counter(seen.unknown) for seen in self._seen.values()), Counter[str]())
+        told.unknown = dict(unknown.most_common(NAMED))
+        if unknown:
+            names, old_names = UNKNOWN_MEMBERS.schema.names, self._tables.rows(UNKNOWN_MEMBERS)
+            rows = [(self._run, member, number) for member, number in sorted(told.unknown.items())]
+            kept = old_names[old_names["run"] != self._run].astype(object)
+            self._tables.put(UNKNOWN_MEMBERS, pd.concat([kept, pd.DataFrame(rows, columns=names, dtype=object)]))
 
     def _note(self, new: Sequence[Segment], ledger: pd.DataFrame) -> None:
         """Add the segments to the ledger; one that came again with other bytes replaces its row."""
         rows = []
         for one in new:
-            counts = self._counts[one.name]
-            reach = counts.reach
-            whose = (None, None, None) if reach is None else (reach.broker, reach.boot, reach.seq)
-            read = (counts.digest, counts.good, counts.bad, *whose)
+            seen = self._seen[one.name]
+            whose = (None, None, None) if seen.reach is None else attrs.astuple(seen.reach)
+            read = (seen.digest, seen.records, seen.bad, *whose)
             rows.append((one.name, one.size, one.changed, *read, self._run, self._started))
-            self.told.records += counts.good
-            self.told.quarantined += counts.bad
+            self.told.records += seen.records
+            self.told.quarantined += seen.bad
         added = pd.DataFrame(rows, columns=LEDGER.schema.names)
         kept = ledger[~ledger["segment"].isin(added["segment"])]
         self._tables.put(LEDGER, pd.concat([kept.astype(object), added.astype(object)], ignore_index=True))
@@ -422,7 +304,7 @@ def ingest(
     intake.load(found.segments, tell)
     note_folders(tables, found.folders)
     if small := many_small(tables):
-        compact(tables, small)
+        replace(tables, list(small.values()), small)
     lost, aside = tables.rows(LOSS), tables.rows(LEDGER)
     intake.told.damaged = int(((aside["records"] == 0) & (aside["quarantined"] > 0)).sum())
     intake.told.lost = int(lost["records"].sum())

@@ -15,7 +15,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Protocol
 
 import attrs
 import pandas as pd
@@ -59,25 +58,6 @@ class Entry:
     is_file: bool
 
 
-class Folders(Protocol):
-    """The folders of a journal."""
-
-    root: str
-    """Path or URI of `segments`."""
-
-    def with_news(self) -> set[str]:
-        """Return the dates that may have new segments, by the names of their folders."""
-
-    def hours(self, dates: Collection[str]) -> Iterator[Hour]:
-        """List the hours, at least those of some dates."""
-
-    def states(self, dates: Collection[str]) -> dict[str, int]:
-        """Return the states of the dates themselves, by key, once their segments were listed."""
-
-    def entries(self, hour: str) -> list[Entry]:
-        """List an hour, in order of names; hidden names are left out."""
-
-
 def need_journal(journal: Place) -> None:
     """Raise `JournalError` or `StoreError` where no journal can be, without listing it."""
     if isinstance(journal, ObjectFolder):
@@ -86,7 +66,7 @@ def need_journal(journal: Place) -> None:
         raise JournalError(f"{journal} is no journal: it has no folder named {SEGMENTS}")
 
 
-def folders_of(journal: Place, known: Mapping[str, int], today: date, *, alone: bool) -> Folders:
+def folders_of(journal: Place, known: Mapping[str, int], today: date, *, alone: bool) -> "Folders":
     """Open a journal, with the states that are ``known``; raise `JournalError` if it is none.
 
     ``alone``: it is the only one, so that its folders on this machine may move.
@@ -213,6 +193,9 @@ class StoredFolders:
         found += [Entry(name, 0, 0, False) for name in held.folders]
         return sorted((entry for entry in found if not entry.name.startswith(HIDDEN)), key=lambda entry: entry.name)
 
+
+Folders = LocalFolders | StoredFolders
+"""The folders of a journal. `root` is the path or URI of `segments`."""
 
 DATED = re.compile(r"date=(\d{4}-\d\d-\d\d)")
 """A date in the name of a segment or a folder."""

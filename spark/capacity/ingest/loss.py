@@ -9,7 +9,7 @@ Rules:
 - A number is there twice where runs overlap.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date
 
 import numpy as np
@@ -27,14 +27,6 @@ NEVER = np.iinfo(np.int64).max
 
 COUNTED = pd.Int64Dtype()
 """Numbers that may be missing, and are whole all the same."""
-
-
-Told = tuple[date, str, str, int, int, int | None, int | None, int | None, int | None, int | None]
-
-
-def frame(runs: Iterable[Told]) -> pd.DataFrame:
-    """Make a table of runs: date, broker, boot, seq_from, seq_to, ts_from, ts_to, earliest, latest, dropped."""
-    return exact(pd.DataFrame(list(runs), columns=BRONZE_RUNS.schema.names))
 
 
 def exact(runs: pd.DataFrame) -> pd.DataFrame:

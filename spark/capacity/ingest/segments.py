@@ -167,31 +167,19 @@ class Reach:
     seq: int
 
 
-@attrs.frozen
-class Look:
-    """The result of reading a segment as bytes: its damage, the number of member names that it seems to have, and, if
-    it is damaged, how far its records reach at least."""
-
-    damage: str | None
-    names: int
-    reach: Reach | None = None
-
-
-def look(path: str) -> Look:
-    """Decompress a segment. A name is counted by the quote and the colon behind it."""
-    names, last = 0, b""
+def damage_of(path: str) -> str | None:
+    """Return why a segment cannot be decompressed; None if it can."""
     try:
         if size_of(path) < SMALLEST_GZIP:
-            return Look(CUT_OFF, 0)
+            return CUT_OFF
         with opened(path) as packed, gzip.open(packed) as file:
-            while chunk := file.read(CHUNK):
-                names += chunk.count(b'":') + (last == b'"' and chunk.startswith(b":"))
-                last = chunk[-1:]
+            while file.read(CHUNK):
+                pass
     except EOFError:
-        return Look(CUT_OFF, names, reach(path))
+        return CUT_OFF
     except (OSError, zlib.error) as error:
-        return Look(f"the file cannot be read: {error}", names, reach(path))
-    return Look(None, names)
+        return f"the file cannot be read: {error}"
+    return None
 
 
 def reach(path: str) -> Reach | None:

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from spark.capacity.ingest.line_reader import DISTINCT
 from spark.capacity.ingest.runs import RUNS, pairs_of, runs_of
 from spark.capacity.tables.column_reader import Row, footer
 from spark.capacity.tables.columns import arrow_schema
@@ -38,6 +37,9 @@ segments (`intake.SHARE`) has 400,000 in most journals: a small rest would be on
 GROUP = 16_384
 """Rows of a row group, some 120 KB. A reader of a twentieth of a large file takes a fifteenth of it; the descriptions
 of the groups, which each reader needs, take 2 % of the file."""
+
+DISTINCT = ("ts", "seq", "hb_seq", "sent_ts")
+"""Columns that have another value in each record: Parquet would make a dictionary of them first, and throw it away."""
 
 ORDER = ("service", "instance")
 """Columns by which rows are sorted. Only for these are Parquet's own ranges stored, for other readers: those of other

@@ -1,12 +1,15 @@
 """Loss: gaps, what drop records tell of them, and numbers that are there twice, against plain counting."""
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import date, timedelta
 
+import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.capacity.ingest.loss import Told, doubled, find_loss, frame, joined
+from spark.capacity.ingest.loss import doubled, exact, find_loss, joined
+from spark.capacity.tables.schema import BRONZE_RUNS
 from spark.capacity.tables.time_windows import BROKER_SILENCE, SET_BACK
 
 DAY = date(2026, 3, 2)
@@ -19,6 +22,13 @@ RUN = st.tuples(
     st.integers(1, 40),
     st.integers(0, 12),
 ).map(lambda run: (*run[:4], run[3] + run[4], 0, 0, 0, 0, None))
+
+Told = tuple[date, str, str, int, int, int | None, int | None, int | None, int | None, int | None]
+
+
+def frame(runs: Iterable[Told]) -> pd.DataFrame:
+    """Make a table of runs: date, broker, boot, seq_from, seq_to, ts_from, ts_to, earliest, latest, dropped."""
+    return exact(pd.DataFrame(list(runs), columns=BRONZE_RUNS.schema.names))
 
 
 def numbers(runs: list[Told]) -> Counter[tuple[str, int]]:

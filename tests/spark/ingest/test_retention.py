@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.ingest.intake import compact, ingest
+from spark.capacity.ingest.intake import ingest, replace
 from spark.capacity.ingest.retention import MANY, first_kept, many_small
 from spark.capacity.last_run import same_plan
 from spark.capacity.tables.schema import (
@@ -116,6 +116,6 @@ def test_a_run_that_was_cut_off_while_files_were_replaced_is_continued(tables: T
     written(journal, 0, 11)
     run(tables, journal, 400, 1)
     assert sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))[:10] == rows
-    compact(tables, {FIRST: [str(one) for one in tables.files(BRONZE_RECORDS, FIRST)]})
+    replace(tables, [[str(one) for one in tables.files(BRONZE_RECORDS, FIRST)]], [FIRST])
     assert path not in tables.files(BRONZE_RECORDS, FIRST)
     assert tables.read(BRONZE_RECORDS).count() == 20

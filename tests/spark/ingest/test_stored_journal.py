@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.ingest.fast_reader import read, take
 from spark.capacity.ingest.intake import Ingested, ingest
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
-from spark.capacity.ingest.line_reader import EARLIEST, micros
-from spark.capacity.ingest.segments import Digested, digest, find_segments, look
+from spark.capacity.ingest.record_reader import EARLIEST, micros, read, take
+from spark.capacity.ingest.segments import Digested, damage_of, digest, find_segments, reach
 from spark.capacity.tables.object_store import ObjectFolder, StoreError, opened, remove
 from spark.capacity.tables.schema import BRONZE_RECORDS, LEDGER, LOSS, QUARANTINE
 from spark.capacity.tables.store import Tables
@@ -45,7 +44,9 @@ def test_the_segments_of_a_bucket_are_those_of_the_folder(bucket: ObjectFolder, 
     assert sorted(there.strange) == sorted(here.strange) != []
     assert all(one.path == f"{bucket}/segments/{one.name}" and one.changed for one in there.segments)
     for mine, its in zip(here.segments, there.segments, strict=True):
-        assert (digest(its.path), look(its.path)) == (digest(mine.path), look(mine.path))
+        assert [of(its.path) for of in (digest, damage_of, reach)] == [
+            of(mine.path) for of in (digest, damage_of, reach)
+        ]
 
 
 def test_of_copies_in_a_folder_and_a_bucket_the_largest_is_taken(bucket: ObjectFolder, tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_segment_that_the_store_does_not_give_is_no_damaged_one(bucket: Object
         assert read(Digested(file), "a segment", earliest, latest) is not None
     remove(bucket / "segments", [name])
     with pytest.raises(StoreError):
-        take([(found.name, found.path)], str(tmp_path / "staging"), earliest, latest)
+        take([(found.name, found.path)], str(tmp_path / "staging"), earliest, latest, "run")
 
 
 def ingested(spark: SparkSession, journal: Path | ObjectFolder, out: Path, run: str) -> tuple[Ingested, Tables]:
