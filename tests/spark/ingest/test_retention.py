@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark.capacity.ingest import intake
 from spark.capacity.ingest.intake import ingest, replace
 from spark.capacity.ingest.retention import MANY, first_kept, many_small
+from spark.capacity.ingest.sorted_files import Again, write_again
 from spark.capacity.last_run import same_plan
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
@@ -119,3 +121,21 @@ def test_a_run_that_was_cut_off_while_files_were_replaced_is_continued(tables: T
     replace(tables, [[str(one) for one in tables.files(BRONZE_RECORDS, FIRST)]], [FIRST])
     assert path not in tables.files(BRONZE_RECORDS, FIRST)
     assert tables.read(BRONZE_RECORDS).count() == 20
+
+
+def test_of_the_files_of_several_attempts_only_those_that_the_answer_names_count(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    written(journal, 0, 1)
+    run(tables, journal, 400, 1)
+    before = sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))
+
+    def twice(paths: list[str], place: str) -> Again:
+        """Write files again in two attempts, of which Spark knows the second."""
+        write_again(paths, place)
+        return write_again(paths, place)
+
+    monkeypatch.setattr(intake, "write_again", twice)
+    replace(tables, [[str(one) for one in tables.files(BRONZE_RECORDS, FIRST)]], [FIRST])
+    assert sorted(map(tuple, tables.read(BRONZE_RECORDS).collect())) == before
