@@ -57,6 +57,10 @@ from broker.core.rates import LogLimit
 LEASE_ENDED = "the lease has ended"
 """Reason of an interruption."""
 
+ADOPTED_WITHIN = 30.0
+"""Seconds for which the others wait for the listeners of an adopted broker that has joined: it publishes none where all
+of them are on loopback, and its claims take a second or two."""
+
 
 class Session(Protocol):
     """The side of the sessions for the parts."""
@@ -499,13 +503,16 @@ class Sessions:
                 limit.cancel()
 
     async def _adopted(self) -> None:
-        """Wait until the broker that ran alone has published its listeners: before, it has claimed its queues, which
-        clients would otherwise request here."""
+        """Wait until the broker that ran alone has published its listeners, or had the time for it: before that, it
+        claims its queues, which clients would otherwise request here."""
+        joined_at: float | None = None
         while self._awaited and self.going() and not self._interrupted:
             found = self.parts.shared.table.members.get(self._awaited)
-            if found is not None and found.member.listeners:
-                self._awaited = self.parts.membership.waiting = ""
-                return
+            if found is not None:
+                joined_at = self._clock.seconds() if joined_at is None else joined_at
+                if found.member.listeners or self._clock.seconds() - joined_at >= ADOPTED_WITHIN:
+                    self._awaited = self.parts.membership.waiting = ""
+                    return
             waiting = f"the broker {self._awaited}, which this cluster adopts, has not joined it yet"
             self.parts.membership.waiting = waiting
             await deferLater(self._clock, LOOK)

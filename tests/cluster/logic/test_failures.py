@@ -15,7 +15,7 @@ import pytest
 
 from broker.cluster.etcd.etcd_interface import Delete, Denied, Put
 from broker.cluster.ids import BLOCK
-from broker.cluster.member_sessions import State
+from broker.cluster.member_sessions import ADOPTED_WITHIN, State
 from broker.cluster.members import INTERVAL
 from broker.cluster.settings import SILENCE, Memory
 from broker.cluster.watch_feed import CLOSE
@@ -890,6 +890,18 @@ def test_a_member_that_adopts_waits_for_the_listeners_which_follow_the_claims(fa
     farm.until(lambda: b.started, "the start")
     assert all(each.called for each in claims)
     assert len(b.cluster.claims()) == 20
+
+
+def test_an_adopted_broker_without_listeners_for_others_is_waited_for_no_longer_than_its_claims_take(
+    farm: Farm,
+) -> None:
+    b = farm.member("b", adopts="a")
+    farm.run(2 * ADOPTED_WITHIN)
+    assert not b.started
+    farm.joined("a")
+    farm.run(ADOPTED_WITHIN - 1.0)
+    assert not b.started
+    farm.until(lambda: b.started, "the start", 3.0)
 
 
 def test_claims_follow_the_store(farm: Farm) -> None:
