@@ -40,7 +40,7 @@ if "pyspark.daemon" in sys.orig_argv:
     write = pyarrow.parquet.write_table
     def write_and_die(rows, where, *arguments, **options):
         write(rows, where, *arguments, **options)
-        if ".attempted" in str(where):
+        if {folder!r} in str(where):
             try:
                 os.close(os.open({mark!r}, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
@@ -48,7 +48,7 @@ if "pyspark.daemon" in sys.orig_argv:
             os._exit(1)
     pyarrow.parquet.write_table = write_and_die
 """
-"""A `sitecustomize` with which the first worker that has written a file of the rollup dies before it can say so."""
+"""A `sitecustomize` with which the first worker that has written a file below a folder dies before it can say so."""
 
 
 def start(
@@ -127,16 +127,21 @@ def test_runs_that_are_killed_in_the_middle_lose_and_double_nothing(spark: Spark
     assert_same(mine, other, LOSS, GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_PLAN)
 
 
-def test_a_task_that_spark_tries_again_after_its_write_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [".attempted", ".healed", ".staging"])
+def test_a_task_that_spark_runs_again_after_its_write_counts_once(
+    spark: SparkSession, tmp_path: Path, folder: str
+) -> None:
     journal, out, whole = tmp_path / "journal", tmp_path / "out", tmp_path / "whole"
-    generate(journal, 1, 1.0, SERVICES)
+    # Segments that are there twice make ingest write their dates again.
+    generate(journal, 1, 0.5, SERVICES, faults=Faults(duplicates=1))
     finished(journal, whole)
     customized, mark = tmp_path / "customized", tmp_path / "died"
     customized.mkdir()
-    (customized / "sitecustomize.py").write_text(DIES_AFTER_ITS_WRITE.format(mark=str(mark)))
+    (customized / "sitecustomize.py").write_text(DIES_AFTER_ITS_WRITE.format(mark=str(mark), folder=folder))
     assert start(journal, out, "local[2,4]", customized).wait(PATIENCE) == 0
     assert mark.exists(), "no worker has died"
-    assert_same(Tables(spark, out), Tables(spark, whole), SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN)
+    tables = BRONZE_RECORDS, SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN
+    assert_same(Tables(spark, out), Tables(spark, whole), *tables)
 
 
 def assert_same(mine: Tables, other: Tables, *tables: Table) -> None:
