@@ -16,8 +16,9 @@ from pathlib import Path
 import attrs
 import numpy as np
 
+from spark.capacity.planning.models import Floats
 from spark.capacity.planning.peak_bound import SPAN_DAYS, headroom_of
-from tests.spark.benchmark.traces import TraceError, files, read_trace
+from tests.spark.benchmark.traces import Trace, TraceError, files, read_trace
 
 WEEKS, PIECES = 14, 12
 """A service has one history of more than the span of the bound; more pieces of one series tell little more."""
@@ -59,15 +60,21 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def moments(path: Path) -> Iterator[Moment]:
-    """Yield the moments of a series."""
-    trace = read_trace(path)
-    day, length = trace.day, WEEKS * 7 * trace.day
+def pieces(trace: Trace) -> Iterator[Floats]:
+    """Yield the peaks of up to `PIECES` pieces of `WEEKS` of a trace, each from its first known peak on."""
+    length = WEEKS * 7 * trace.day
     count = max(1, len(trace.peaks) // length)
     for piece in np.linspace(0, count - 1, min(count, PIECES)).round().astype(int):
         peaks = trace.peaks[piece * length : (piece + 1) * length]
         known = np.flatnonzero(~np.isnan(peaks))
-        peaks = peaks[known[0] :] if len(known) else peaks[:0]
+        yield peaks[known[0] :] if len(known) else peaks[:0]
+
+
+def moments(path: Path) -> Iterator[Moment]:
+    """Yield the moments of a series."""
+    trace = read_trace(path)
+    day = trace.day
+    for peaks in pieces(trace):
         for days in range(FEWEST_DAYS, len(peaks) // day):
             before = peaks[max(0, days - SPAN_DAYS) * day : days * day]
             week = before[-7 * day :]

@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from spark.capacity.planning.peak_bound import ODDS_FROM_DAYS, past_bounds, past_odds
-from tests.spark.benchmark.headroom import PIECES, WEEKS
+from tests.spark.benchmark.headroom import pieces
 from tests.spark.benchmark.traces import TraceError, files, read_trace
 
 WEIGHTS = (300, 1_000, 3_000)
@@ -55,12 +55,8 @@ Rates = Callable[[float], float]
 def services(path: Path, days: int, horizon: int) -> Iterator[Service]:
     """Yield the services of a series, cut as those of `headroom`."""
     trace = read_trace(path)
-    day, length = trace.day, WEEKS * 7 * trace.day
-    count = max(1, len(trace.peaks) // length)
-    for piece in np.linspace(0, count - 1, min(count, PIECES)).round().astype(int):
-        peaks = trace.peaks[piece * length : (piece + 1) * length]
-        known = np.flatnonzero(~np.isnan(peaks))
-        peaks = peaks[known[0] :] if len(known) else peaks[:0]
+    day = trace.day
+    for peaks in pieces(trace):
         past = past_bounds(peaks, days * day, ODDS_FROM_DAYS * day, day, None, horizon * day)
         moments = [(origin / day, said < peak) for origin, said, peak in past]
         shipped = [odds for odds, _ in past_odds(peaks, day, None, days, horizon * day)]
