@@ -15,7 +15,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + byt
 """The greeting of ZMTP 3.1 (https://rfc.zeromq.org/spec/37): signature, version, mechanism, 32 octets more."""
 
 PROMPT = b"\r\n\r\n"
-"""What makes a server of lines answer, or close the connection."""
+"""Input to which a server of lines answers, or closes the connection."""
 
 
 @blocking

@@ -57,7 +57,7 @@ MAX_WANTED = 100
 """Patterns of services, and of topics, that the other side may state."""
 
 RECENT = 10_000
-"""Messages whose begins are remembered, to publish each once: ten seconds of a bridge at the default rate."""
+"""Messages whose origins are remembered, to publish each once: ten seconds of a bridge at the default rate."""
 
 KNOWN = 10_000
 """Topics for which a bridge remembers whether they travel."""
@@ -357,7 +357,7 @@ class Bridges:
         self._topics.publish(topic, headers, body, self, exports.WIRE)
 
     def is_first(self, path: Path) -> bool:
-        """Return True for the first message of that begin, and remember it."""
+        """Return True for the first message of that origin, and remember it."""
         if path.begin in self._recent:
             return False
         self._recent[path.begin] = None

@@ -37,7 +37,7 @@ HERE = {
     "queue-peek": "The exit code is 4 if there is no message.",
     "reload": "The exit code is 1 if the file has problems or a change was refused.",
 }
-"""What the help of an action says besides: its behaviour in this program."""
+"""Additions to the help of an action: its behaviour in this program."""
 
 NO_WAIT = click.option("--no-wait", is_flag=True, help="Return at once, and do not wait until all peers have left.")
 

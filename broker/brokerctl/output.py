@@ -338,7 +338,7 @@ class Format(StrEnum):
 
 
 class Color(StrEnum):
-    """When output has colours."""
+    """Conditions under which output has colours."""
 
     AUTO = "auto"
     ALWAYS = "always"

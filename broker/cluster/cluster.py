@@ -102,7 +102,7 @@ class Cluster:
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         if self._parts.members.describe(listeners, draining):
-            # Who sees the endpoints sees the claims of the queues that this broker has on its disk.
+            # A broker that sees the endpoints has seen the claims of the queues on the disk of this one.
             self._parts.claims.settled().addCallback(lambda _: self._parts.publish_member())
 
     def written(self) -> Deferred[str]:

@@ -153,7 +153,7 @@ TRANSITIONS: Mapping[State, Mapping[Happens, State]] = {
         _H.READ_NOTHING: _S.GONE,
     },
 }
-"""What an event leads to in each state. A confirmed claim is SUPERSEDED at once if the table has a later value."""
+"""The next state by state and event. A confirmed claim is SUPERSEDED at once if the table has a later value."""
 
 
 @attrs.define(eq=False)
@@ -223,7 +223,7 @@ class Registrations:
         self._unread: set[Key] = set()
         """Keys that `reconcile` has not come to yet."""
         self._lost = False
-        """Whether the keys of the former session went with its lease."""
+        """True if the keys of the former session went with its lease."""
         registry.own_registrations = self
 
     # for the other parts

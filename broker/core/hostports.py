@@ -26,7 +26,7 @@ BRIDGES = IPv4Network("172.17.0.0/16")
 """Addresses of containers on Docker's default bridge."""
 
 _COMMON = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,4}")
-"""What nearly every address is, and needs no further look."""
+"""The form of nearly every address, which needs no further check."""
 
 _SPACE = re.compile(r"[\s\x00-\x1f\x7f]")
 _PORT = re.compile(r":([0-9]+)\Z", re.ASCII)

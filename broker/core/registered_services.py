@@ -41,7 +41,7 @@ PANIC = 0.5
 
 
 _NONE_HIDDEN: dict[int, int] = {}
-"""What most groups hide: one empty table, which is never filled, takes no memory for each of them."""
+"""The hidden services of most groups: one empty table, never filled, so that it takes no memory for each group."""
 
 
 class ServiceGroup:

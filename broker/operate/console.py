@@ -56,7 +56,7 @@ _PRINTABLE = {
     **{code: f"\\u{code:04x}" for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))},
     0x0A: "\r\n",
 }
-"""What is printed for control characters: terminals interpret some as commands."""
+"""Escapes of control characters, some of which terminals interpret as commands."""
 
 WORDS = {
     "config": "Shows the running configuration, and which keys need a restart.",

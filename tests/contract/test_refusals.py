@@ -194,7 +194,7 @@ _ANN = {"Authorization": f"Basic {b64encode(b'ann:pencil').decode()}"}
 _BASIC = {"Authorization": f"Basic {b64encode(b'bob:crayon').decode()}"}
 BOB = {"mode": "password", "id": "bob", "code": "crayon"}
 Asked = Callable[[House, str], str]
-"""What a peer asks for, from an address. Returns the words of the refusal."""
+"""A request of a peer from an address. Returns the words of the refusal."""
 
 OFFER: dict[str, Any] = {"op": "willserve", "services": [{"service": "bank", "hostport": "h:1"}]}
 
@@ -294,7 +294,7 @@ FORBIDDEN: dict[tuple[str, str], tuple[Asked, str]] = {
     ("mc0", "last value"): (_mc0("SUB|ID|s||bank"), "a peer without a user has no right to subscribe 'bank' here"),
     ("http", "logs"): (_http("GET", "/v1/logs", **_ANN), "ann has no right to subscribe here"),
 }
-"""What is asked by door and act, and the words of the refusal."""
+"""The requests by door and act, and the words of the refusal."""
 
 
 def _forbidden(house: House, wire: str) -> int:
@@ -418,7 +418,7 @@ LIMITS: dict[str, Callable[[Daemon], str]] = {
     "http.services": _says("PUT", "/v1/services/bank/{}", OFFERED, OFFERED),
     "http.max_body": _says("PUT", "/v1/services/bank/{}", {**OFFERED, "label": "x" * 5_000}),
 }
-"""What exceeds a limit of the configuration, by its key."""
+"""Requests beyond a limit of the configuration, by its key."""
 
 
 @pytest.fixture(scope="module")

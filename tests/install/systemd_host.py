@@ -18,7 +18,7 @@ RELEASE = "bookworm"
 """The release of Debian on which packages are tried."""
 
 PACKAGES = "systemd,systemd-sysv,dbus,python3,ca-certificates,curl"
-"""What a small server has, by which the broker is installed and asked."""
+"""Programs of a small server, by which the broker is installed and requested."""
 
 
 def make_root(folder: Path, packages: str = PACKAGES) -> Path:

@@ -30,10 +30,10 @@ PIECE = 256 * 1024
 """Bytes of a line after which it is cut: 2,000 deletions, which take half a millisecond to decode."""
 
 EVENTS, BETWEEN = b'"events":[', b"}},{"
-"""What precedes the events of a message, and what is between two of them: keys and values are in base64."""
+"""Octets before the events of a message, and between two of them. None is within one: keys and values are in base64."""
 
 CUT, CONTINUED = b'}}],"fragment":true}}', b'{"result":{"events":[{'
-"""What ends a piece of a line, and what begins the next one."""
+"""End of a piece of a line, and beginning of the next one."""
 
 SLICE = 0.004
 """Seconds for which events are passed on in one turn of the reactor: the mirror may take twice as long in it."""

@@ -154,7 +154,7 @@ class ClusterRegistry(Registry):
         """Registrations of other members."""
         self._superseded: set[Key] = set()
         self._visible: dict[Key, Item] = {}
-        """What is found."""
+        """The registration that is found."""
         self._orders = 0
         self._leaving: set[int] = set()
         """Mirrored providers that go in the present step: their changes are still to be announced."""

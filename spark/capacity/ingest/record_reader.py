@@ -263,7 +263,7 @@ class Lines:
 
     @property
     def reach(self) -> Reach | None:
-        """How far the bad lines at the end reach, which were records as well."""
+        """The reach of the bad lines at the end, which were records as well; None if there are none."""
         return attrs.evolve(self._last, seq=self._last.seq + self._after) if self._last and self._after else None
 
     def _rows(self, lines: list[bytes]) -> Iterator[pa.Table]:

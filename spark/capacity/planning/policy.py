@@ -133,7 +133,7 @@ def read_assumptions(path: Path) -> Assumptions:
 
 
 Rule = tuple[Callable[[Any], bool], str]
-"""What holds for a value, and the same in words."""
+"""A condition on a value, and the same in words."""
 
 
 def _number(holds: Callable[[float], bool]) -> Callable[[Any], bool]:
