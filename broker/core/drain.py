@@ -54,9 +54,13 @@ class Drain:
     @property
     def text(self) -> str:
         """The state as a line of text."""
-        left = ", ".join(f"{wire} {count}" for wire, count in self.remaining.items())
+        left = _listed(self.remaining)
         time = f", {self.seconds:.0f} s left" if self.state == "draining" else ""
         return f"drain: {self.state}{time}{f'; peers: {left}' if left else ''}"
+
+
+def _listed(remaining: Mapping[str, int]) -> str:
+    return ", ".join(f"{wire} {count}" for wire, count in remaining.items())
 
 
 class Draining:
@@ -128,8 +132,7 @@ class Draining:
             return
         if self.state == "draining" and self._clock.seconds() >= self._deadline:
             self.state = "overdue"
-            left = ", ".join(f"{wire} {count}" for wire, count in remaining.items())
-            self.log.warn("drain: the deadline has passed, and peers are left: {left}", left=left)
+            self.log.warn("drain: the deadline has passed, and peers are left: {left}", left=_listed(remaining))
         self._timer = self._clock.callLater(CHECK, self._check)
 
     def _cancel(self) -> None:
