@@ -13,7 +13,8 @@
 # - It installs units, the user and the configuration directory. An existing configuration stays as it is; the example is
 #   installed beside it.
 # - It starts nothing, and changes nothing of a running broker: the last lines say what to do next.
-# - A second call upgrades. `uninstall` stops the broker and removes all but configuration, state and user.
+# - A second call upgrades, and replaces an environment that does not run, as after an upgrade of Debian. `uninstall`
+#   stops the broker and removes all but configuration, state and user.
 set -eu
 cd "$(dirname "$0")/.."
 PREFIX=${PREFIX:-/opt/elkobroker}
@@ -33,11 +34,17 @@ FISH=$LOCAL/share/fish/vendor_completions.d/brokerctl.fish
 # Whether $1 is a link into the virtual environment, which this script has made.
 ours() { case $(readlink "$1") in "$PREFIX"/*) true ;; *) false ;; esac; }
 
+# Whether PREFIX may be replaced or removed as a whole: this script has made it, or there is nothing in it.
+removable() { [ -e "$PREFIX/pyvenv.cfg" ] || [ -z "$(ls -A "$PREFIX" 2>/dev/null)" ]; }
+
+refuse() { echo "install: $*" >&2; exit 1; }
+
 uninstall() {
+    removable || refuse "$PREFIX is no virtual environment: nothing is removed"
     # Only where these are the units that systemd reads.
-    if [ -d /run/systemd/system ] && [ "$SYSTEM" = /usr/local/lib ]; then
-        systemctl --quiet disable --now $UNITS 2>/dev/null || true
-    fi
+    units=
+    if [ -d /run/systemd/system ] && [ "$SYSTEM" = /usr/local/lib ]; then units=$UNITS; fi
+    if [ -n "$units" ]; then systemctl --quiet disable --now $units 2>/dev/null || true; fi
     for command in $COMMANDS; do
         for link in "$LOCAL/bin/$command" "$LOCAL/share/man/man1/$command.1"; do
             if ours "$link"; then rm -f "$link"; fi
@@ -47,6 +54,7 @@ uninstall() {
     for unit in $UNITS; do rm -f "$SYSTEM/systemd/system/$unit"; done
     rm -f "$SYSTEM/sysusers.d/elkobroker.conf" "$SYSTEM/tmpfiles.d/elkobroker.conf"
     rm -rf "$PREFIX"
+    if [ -n "$units" ]; then systemctl daemon-reload || true; fi
     say "removed. These stay: $CONFIG, the state in /var/lib/elkobroker, the user elkobroker"
 }
 
@@ -58,13 +66,13 @@ esac
 
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    echo "install: Python 3.11 or later with venv is needed: apt-get install python3 python3-venv" >&2
-    exit 1
+    refuse "Python 3.11 or later with venv is needed: apt-get install python3 python3-venv"
 fi
+removable || refuse "$PREFIX has files and is no virtual environment: nothing is installed"
 
-if [ ! -x "$PREFIX/bin/python" ]; then
+if ! "$PREFIX/bin/python" -m pip --version >/dev/null 2>&1; then
     say "making a virtual environment in $PREFIX"
-    "$python" -m venv "$PREFIX"
+    "$python" -m venv --clear "$PREFIX"
 fi
 say "installing elkobroker into $PREFIX"
 "$PREFIX/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$EXTRAS]"
@@ -103,8 +111,12 @@ if [ ! -e "$CONFIG/elkobroker.toml" ]; then
     install -m 640 etc/elkobroker.toml "$CONFIG/elkobroker.toml"
 fi
 "$PREFIX/bin/twistd" -n --pidfile= elkobroker --config "$CONFIG/elkobroker.toml" --check >/dev/null ||
-    say "$CONFIG/elkobroker.toml has errors: twistd elkobroker --config FILE --check lists them"
+    say "$CONFIG/elkobroker.toml has these errors: correct them before the broker is started again"
 
 say "done. Next:"
 echo "    systemd-sysusers && systemd-tmpfiles --create"
-echo "    systemctl daemon-reload && systemctl enable --now elkobroker"
+if systemctl --quiet is-active elkobroker 2>/dev/null; then
+    echo "    systemctl daemon-reload && systemctl restart elkobroker"
+else
+    echo "    systemctl daemon-reload && systemctl enable --now elkobroker"
+fi

@@ -18,12 +18,17 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 
-def install(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the script of the copied checkout, with all places in the directory."""
-    places = {"PREFIX": "opt", "CONFIG": "etc", "LOCAL": "local", "SYSTEM": "lib"}
-    env = {**os.environ, **{name: str(where / place) for name, place in places.items()}, "PYTHON": sys.executable}
+PLACES = {"PREFIX": "opt", "CONFIG": "etc", "LOCAL": "local", "SYSTEM": "lib"}
+
+
+def install(
+    where: Path, *words: str, checkout: Path | None = None, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """Run the script of a checkout, by default of the copied one, with all places in the directory."""
+    env = {**os.environ, **{name: str(where / place) for name, place in PLACES.items()}, "PYTHON": python}
     command = ["sh", "etc/install.sh", *words]
-    return subprocess.run(command, cwd=where / "checkout", env=env, capture_output=True, text=True, check=False)
+    cwd = checkout or where / "checkout"
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +39,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A build leaves files in the tree that it builds.
     ignore = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", "*.egg-info", "_sealing.*", ".*_cache")
     shutil.copytree(ROOT, checkout, ignore=ignore, symlinks=True)
+    # An environment of a Python that an upgrade of the system has removed.
+    (where / "opt/bin").mkdir(parents=True)
+    (where / "opt/bin/python").symlink_to("python3.0")
+    (where / "opt/pyvenv.cfg").write_text("version = 3.0.0\n")
     done = install(where)
     if "No matching distribution" in done.stderr or "Could not fetch URL" in done.stderr:
         pytest.skip("the packages cannot be downloaded here")
@@ -51,6 +60,24 @@ def test_the_installed_daemon_accepts_the_installed_configuration(installed: Pat
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "listener main: bound to 127.0.0.1:9000" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "python", "sentence"),
+    [
+        ((), "false", "install: Python 3.11 or later with venv is needed: apt-get install python3 python3-venv\n"),
+        ((), sys.executable, "install: {} has files and is no virtual environment: nothing is installed\n"),
+        (("uninstall",), sys.executable, "install: {} is no virtual environment: nothing is removed\n"),
+    ],
+)
+def test_what_cannot_be_done_gets_a_sentence_and_nothing_is_touched(
+    tmp_path: Path, words: tuple[str, ...], python: str, sentence: str
+) -> None:
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/of-others").touch()
+    done = install(tmp_path, *words, checkout=ROOT, python=python)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence.format(tmp_path / "opt"))
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["opt", "opt/of-others"]
 
 
 def test_the_commands_are_on_the_path_with_manual_pages_and_completions(installed: Path) -> None:
@@ -101,7 +128,7 @@ def test_uninstall_leaves_the_configuration_and_what_others_installed(installed:
     assert done.returncode == 0, done.stderr
     left = {
         str(path.relative_to(installed))
-        for place in ("opt", "etc", "local", "lib")
+        for place in PLACES.values()
         for path in (installed / place).rglob("*")
         if not path.is_dir()
     }
