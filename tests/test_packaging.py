@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -127,6 +128,19 @@ def test_a_wheel_for_all_machines_has_the_broker_the_jobs_and_the_plugin_and_not
         sys.executable, "-m", "check_wheel_contents", "--config", ROOT / "pyproject.toml", wheel, cwd=tmp_path
     )
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_source_distribution_has_every_file_of_the_checkout(tmp_path: Path) -> None:
+    listed = run("git", "ls-files", cwd=ROOT)
+    if listed.returncode:
+        pytest.skip("this is no checkout")
+    assert run("git", "checkout-index", "--all", f"--prefix={tmp_path}/source/", cwd=ROOT).returncode == 0
+    build = f"from setuptools import build_meta; print(build_meta.build_sdist({str(tmp_path)!r}))"
+    built = run(sys.executable, "-c", build, cwd=tmp_path / "source")
+    assert built.returncode == 0, built.stderr
+    with tarfile.open(tmp_path / built.stdout.split()[-1]) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert set(listed.stdout.splitlines()) - names == set()
 
 
 def test_the_metadata_is_complete() -> None:
