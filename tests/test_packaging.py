@@ -164,6 +164,22 @@ def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler:
         assert done.stderr.startswith(f"the helpers of ZMTP are not built, and the broker does without: {compiler}")
 
 
+def test_the_first_start_builds_the_helpers_of_an_installed_wheel(tmp_path: Path) -> None:
+    compiler = program("cc")
+    with zipfile.ZipFile(wheel_of_the_checkout(tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    for command, options, expected in (
+        (compiler, ["--check"], []),
+        ("/no/compiler", [], []),
+        (compiler, [], ["_framing.so", "_sealing.so"]),
+    ):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "CC": command}
+        start = [sys.executable, "-m", "twisted", "elkobroker", "--config=none.toml", *options]
+        done = subprocess.run(start, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, "none.toml: cannot be read: No such file or directory\n")
+        assert sorted(path.name for path in (tmp_path / "installed/broker/net/zmtp").glob("*.so")) == expected
+
+
 @pytest.mark.parametrize(
     ("missing", "arguments", "sentence"),
     [

@@ -1,7 +1,7 @@
 """Build the compiled ZMTP helpers next to their sources: ``python -m broker.net.zmtp.build``.
 
-They are plain C, and need no Python headers, so one wheel fits every machine; this is run after its installation.
-Without a C compiler the broker runs without them.
+They are plain C, and need no Python headers, so one wheel fits every machine; this is run after its installation, or by
+the first start. Without a C compiler the broker runs without them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 HELPERS = ("framing", "sealing")
@@ -40,15 +41,29 @@ def build(name: str, target: Path, flags: Sequence[str] = ()) -> None:
         part.unlink(missing_ok=True)
 
 
+def build_missing() -> None:
+    """Build the helpers that are not there, where their directory can be written and a compiler works."""
+    if os.access(Path(__file__).parent, os.W_OK):
+        # The log names the helpers in use, and the command that shows why one cannot be built.
+        with suppress(BuildFailed):
+            for name in HELPERS:
+                if not target_of(name).exists():
+                    build(name, target_of(name))
+
+
+def target_of(name: str) -> Path:
+    """Return the place of a helper."""
+    return Path(__file__).with_name(f"_{name}.so")
+
+
 def main() -> int:
     """Build all helpers. Returns the exit status: 1 if one cannot be built."""
-    for name in HELPERS:
-        target = Path(__file__).with_name(f"_{name}.so")
-        try:
-            build(name, target)
-        except BuildFailed as error:
-            print(f"the helpers of ZMTP are not built, and the broker does without: {error}", file=sys.stderr)
-            return 1
+    try:
+        for name in HELPERS:
+            build(name, target_of(name))
+    except BuildFailed as error:
+        print(f"the helpers of ZMTP are not built, and the broker does without: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

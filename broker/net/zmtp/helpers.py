@@ -14,6 +14,8 @@ from typing import Any
 
 import attrs
 
+from broker.net.zmtp.build import target_of
+
 VARIABLE = "ELKOBROKER_HELPERS"
 """Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helpers if available."""
 
@@ -32,7 +34,7 @@ Join = Callable[[Sequence[bytes]], bytes]
 
 def helper_path(name: str) -> Path | None:
     """Return the path of a helper (``sealing``, ``framing``), or None if it was not built."""
-    path = Path(__file__).with_name(f"_{name}.so")
+    path = target_of(name)
     return path if path.exists() else None
 
 
