@@ -190,13 +190,18 @@ def test_the_first_start_builds_the_helpers_of_an_installed_wheel(tmp_path: Path
             "twistd elkobroker needs cattrs: pip install 'elkobroker[daemon]'",
         ),
         (
+            "cattrs",
+            ["-m", "broker.brokerctl", "cluster", "init", "a", "b"],
+            "brokerctl: this needs the broker's package: pip install 'elkobroker[daemon]' (cattrs is missing)",
+        ),
+        (
             "pyspark",
             ["-m", "spark.capacity", "run"],
             "capacity: pyspark is missing: pip install 'elkobroker[spark]'",
         ),
     ],
 )
-def test_a_program_without_its_libraries_names_the_extra(
+def test_a_program_without_its_libraries_names_the_extra_and_touches_nothing(
     tmp_path: Path, missing: str, arguments: list[str], sentence: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{missing!r}] = None\n")
@@ -204,6 +209,7 @@ def test_a_program_without_its_libraries_names_the_extra(
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{sentence}\n")
+    assert {path.name for path in tmp_path.iterdir()} <= {"sitecustomize.py", "__pycache__"}
 
 
 # set-up

@@ -189,6 +189,8 @@ def init(machines: Sequence[str], out: str, farm: str) -> None:
     Each machine runs a broker and a member of etcd, which talk to the others by TLS. Nothing is sent anywhere: copy
     each directory to its machine. Of the passwords only verifiers are kept; they are printed once.
     """
+    # Without the libraries of the daemon it fails, before anything is written.
+    editing()
     members, folder = _begun(machines, out, farm)
     passwords = {name: secrets.token_urlsafe(15) for name in ("admin", "service")}
     users = _users(folder / USERS, passwords)
