@@ -36,7 +36,7 @@ copy_tree() {
     tree=$folder/elkobroker-$version
     rm -rf "$tree"
     mkdir -p "$tree" "$DIST"
-    tar -c --exclude-vcs --exclude-from=.containerignore --exclude='./*.egg-info' --exclude=__pycache__ . | tar -x -C "$tree"
+    tar -c --exclude-vcs --exclude-from=.dockerignore --exclude='./*.egg-info' --exclude=__pycache__ . | tar -x -C "$tree"
     find "$tree" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 

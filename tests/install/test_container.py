@@ -42,7 +42,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     run("commit", "-q", base, "base")
     volumes = [word for place in TRUSTED if Path(place).exists() for word in ("--volume", f"{place}:{place}:ro")]
     build = ["bud", "--format", "docker", "--isolation", "chroot", "--network", "host", "--pull-never", *volumes]
-    files = ["--ignorefile", ".containerignore", "--file", "etc/container/Containerfile"]
+    files = ["--ignorefile", ".dockerignore", "--file", "etc/container/Containerfile"]
     run(*build, "--build-arg", "BASE=localhost/base", *files, "--tag", "elkobroker", ".")
     yield where
     subprocess.run([*command, "rm", "--all"], check=False, capture_output=True)
