@@ -4,7 +4,8 @@ its own.
 The pages are those of the repository as they are. The menu is the list of docs/README.md, so a page that is listed
 there is in the site.
 
-    python etc/site.py FOLDER     the site of this version is in FOLDER/VERSION; FOLDER/index.html leads to it
+    python etc/site.py FOLDER     the site of this version is in FOLDER/VERSION; FOLDER/index.html leads to the latest
+                                  version there. On a server, each page has a menu of them, by FOLDER/versions.json
 """
 
 import json
@@ -78,7 +79,11 @@ def configuration(version: str, pages: Path, site: Path, scripts: dict[str, str]
         "plugins": ["search", "offline"],
         "extra_javascript": [scripts["mermaid"]] if scripts["mermaid"] else [],
         # Without one, the site would load it from elsewhere.
-        "extra": {"polyfills": [scripts["iframe-worker"] or "iframe-worker"]},
+        "extra": {
+            "polyfills": [scripts["iframe-worker"] or "iframe-worker"],
+            # The menu of versions, from versions.json beside their folders.
+            "version": {"provider": "mike"},
+        },
         "markdown_extensions": [
             "tables",
             "attr_list",
@@ -121,6 +126,12 @@ def fetch(pages: Path, package: str, version: str, file: str) -> str:
     return f"scripts/{package}.js"
 
 
+def versions(target: Path) -> list[str]:
+    """Return the versions whose sites are in a folder, the latest first."""
+    there = [each.parent.name for each in target.glob("*/index.html")]
+    return sorted(there, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], reverse=True)
+
+
 def main(target: Path) -> int:
     """Build the site. Returns the exit status."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -141,10 +152,12 @@ def main(target: Path) -> int:
         command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(config)]
         done = subprocess.run(command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     if done.returncode == 0:
-        page = (
-            f'<!doctype html><title>elkobroker</title><meta http-equiv="refresh" content="0; url={version}/index.html">'
-        )
+        there = versions(target)
+        entrance = f"{there[0]}/index.html"
+        page = f'<!doctype html><title>elkobroker</title><meta http-equiv="refresh" content="0; url={entrance}">'
         (target / "index.html").write_text(f"{page}\n")
+        listed = [{"version": each, "title": each, "aliases": []} for each in there]
+        (target / "versions.json").write_text(f"{json.dumps(listed)}\n")
         print(f"site: {site / 'index.html'}")
     return done.returncode
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,10 +18,15 @@ LOADED = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="?(http
 
 @pytest.mark.long
 def test_every_listed_page_is_in_the_site_and_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
+    # An earlier version, which stays.
+    earlier = tmp_path / "0.0.9"
+    earlier.mkdir()
+    (earlier / "index.html").write_text("The earlier version.")
     command = [sys.executable, str(ROOT / "etc" / "site.py"), str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [site] = [each for each in tmp_path.iterdir() if each.is_dir()]
+    [site] = [each for each in tmp_path.iterdir() if each.is_dir() and each != earlier]
+    assert [each["version"] for each in json.loads((tmp_path / "versions.json").read_text())] == [site.name, "0.0.9"]
     assert f"url={site.name}/index.html" in (tmp_path / "index.html").read_text()
     listed = re.findall(r"^- \[[^]]+\]\(([^)#]+)\.md\)", (ROOT / "docs/README.md").read_text(), re.MULTILINE)
     assert len(listed) > 20
