@@ -158,7 +158,7 @@ def modules(page: Path) -> set[str]:
     return {name for name in MODULE.findall(page.read_text()) if "NAME" not in name}
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "metrics.md", "glossary.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "metrics.md", "glossary.md", "../CONTRIBUTING.md"])
 def test_modules_that_the_documentation_names_exist(name: str) -> None:
     found = modules(DOCS / name)
     assert found

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from broker.core.queues import sqlite_store
 from broker.core.store import SCHEMA
@@ -166,10 +167,25 @@ def a_small_machine_has_a_broker_its_page_and_its_commands(installed: SystemdHos
     assert "<title>" in installed.done("curl --silent --fail http://127.0.0.1:9080/")
     assert "elkobroker" in installed.done("brokerctl status")
     assert installed.done("brokerkeys --help").startswith("usage: brokerkeys")
-    for path in ("bash-completion/completions/brokerctl", "man/man1/brokerctl.1.gz", "man/man1/brokerkeys.1.gz"):
+    for path in (
+        "bash-completion/completions/brokerctl",
+        "zsh/vendor-completions/_brokerctl",
+        "fish/vendor_completions.d/brokerctl.fish",
+        "man/man1/brokerctl.1.gz",
+        "man/man1/brokerkeys.1.gz",
+    ):
         installed.done(f"test -s /usr/share/{path}")
     assert installed.done("stat --format '%a %U %G' /etc/elkobroker/elkobroker.toml") == "640 root elkobroker\n"
     assert "dropin.cache" not in installed.journal()
+
+
+def the_bill_of_materials_has_each_library(installed: SystemdHost) -> None:
+    bill = json.loads(installed.done("zcat /usr/share/doc/elkobroker/sbom.json.gz"))
+    assert bill["bomFormat"] == "CycloneDX"
+    listed = {canonicalize_name(each["name"]): each["version"] for each in bill["components"]}
+    folders = installed.done(f"cd {LIBRARIES} && ls -d *.dist-info").split()
+    there = (folder.removesuffix(".dist-info").split("-") for folder in folders)
+    assert listed == {canonicalize_name(name): version for name, version in there}
 
 
 def a_reload_takes_a_good_file_and_refuses_a_bad_one(installed: SystemdHost) -> None:
@@ -369,6 +385,7 @@ def test_a_package_from_its_installation_to_its_purge(
     lintian_has_no_complaint(package)
     piuparts_finds_no_trace_and_autopkgtest_a_broker(package, root, tmp_path)
     a_small_machine_has_a_broker_its_page_and_its_commands(installed)
+    the_bill_of_materials_has_each_library(installed)
     a_reload_takes_a_good_file_and_refuses_a_bad_one(installed)
     an_upgrade_keeps_the_configuration_and_what_is_registered(installed)
     an_upgrade_leaves_the_old_broker_at_work_where_a_key_was_removed(installed)
