@@ -13,7 +13,8 @@ Rules:
 - Finds are ordered by provider id, and for one provider by the order of offering, so that all members answer alike.
 - The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
   among all services of its name and protocol, and with the panic threshold of this broker.
-- All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
+- All services together are bounded. Mirrored ones beyond the limit are left out, counted, and found as soon as there is
+  room for them.
 
 The file is longer than others: its methods change the tables of the registry that they extend.
 """
@@ -21,7 +22,9 @@ The file is longer than others: its methods change the tables of the registry th
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -160,6 +163,9 @@ class ClusterRegistry(Registry):
         """Mirrored providers that go in the present step: their changes are still to be announced."""
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._waiting: OrderedDict[Key, None] = OrderedDict()
+        """Keys of those that are left out now, the first one first."""
 
     # own providers
 
@@ -525,6 +531,7 @@ class ClusterRegistry(Registry):
         hidden: list[Item] = []
         shown: list[Item] = []
         for key in keys:
+            self._waiting.pop(key, None)
             before, now = self._visible.get(key), self._view(key)
             if before is now:
                 continue
@@ -537,11 +544,14 @@ class ClusterRegistry(Registry):
         for item in shown:
             if room <= 0 and not item.own:
                 self.left_out += 1
+                self._waiting[item.key] = None
                 continue
             room -= 1
             self._enter_item(item, step)
         if hidden:
             self._hide(hidden, step)
+        if self._waiting and self._service_count < self.most_services:
+            self._show(list(islice(self._waiting, self.most_services - self._service_count)), step)
 
     def _enter_item(self, item: Item, step: Step) -> None:
         holding, service = self._holdings[item.provider], item.service

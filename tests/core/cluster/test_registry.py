@@ -238,6 +238,22 @@ def test_services_over_the_limit_are_left_out_and_counted() -> None:
     assert rig.registry.left_out == 2
 
 
+def test_services_that_were_left_out_are_found_when_there_is_room() -> None:
+    rig = Rig()
+    rig.registry.most_services = 3
+    mine = rig.join(("mail", "h:1"), ("news", "h:1"))
+    rig.registry.mirror(other(7, *(("chat", f"h:{number}") for number in range(5))))
+    rig.registry.mirror([], gone(other(7, ("chat", "h:1"))))
+    assert rig.find("chat") == [(7, "h:0")]
+    rig.registry.withdraw(mine, ["mail"])
+    assert rig.find("chat") == [(7, "h:0"), (7, "h:2")]
+    rig.registry.leave(mine)
+    assert rig.find("chat") == [(7, "h:0"), (7, "h:2"), (7, "h:3")]
+    rig.registry.mirror([], gone(other(7, ("chat", "h:0"), ("chat", "h:2"))))
+    assert rig.find("chat") == [(7, "h:3"), (7, "h:4")]
+    assert rig.registry.sizes()["services"] == 2
+
+
 def test_lasting_services_of_a_member_that_died_are_restored_ones_for_the_grace() -> None:
     rig = Rig()
     chat, lasting = other(7, ("chat", "h:1")), other(7, ("mail", "h:2"), lasting=True)
