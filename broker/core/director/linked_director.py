@@ -213,6 +213,7 @@ class LinkedDirector(Director):
         """The instance of each other director, and its listeners."""
         self._asked: dict[int, _Asked] = {}
         self._count = 0
+        """The last number of a request or a requester."""
         self._waiting: Counter[Hashable] = Counter()
         """Requests in `_asked` of each requester."""
         self._requesters: OrderedDict[Hashable, tuple[int, float]] = OrderedDict()
@@ -446,7 +447,9 @@ class LinkedDirector(Director):
         # A reservation elsewhere ends within its time: after that, nothing there bears the number.
         while self._requesters and next(iter(self._requesters.values()))[1] <= now:
             self._requesters.popitem(last=False)
-        number, _ = self._requesters.pop(requester, (self._count, 0.0))
+        number, _ = self._requesters.pop(requester, (0, 0.0))
+        if not number:
+            self._count = number = self._count + 1
         self._requesters[requester] = number, now + ANSWER_SECONDS + self._reservations.seconds
         return number
 

@@ -109,6 +109,17 @@ def test_what_another_one_granted_counts_after_its_end() -> None:
     checked(brokers)
 
 
+def test_reservations_of_several_connections_stay_apart_at_the_other_directors() -> None:
+    brokers = Brokers("a", "b")
+    brokers.server("cs1")
+    assert brokers.warm() == "a"
+    for broker in "aab":
+        brokers.granted(broker, "context-inn", most=1)
+    # Anonymous users have one reservation for a context each.
+    assert [brokers.count(name, "reservations") for name in "ab"] == [3, 3]
+    checked(brokers)
+
+
 def test_a_director_that_does_not_answer_is_not_waited_for() -> None:
     brokers = Brokers("a", "b")
     server = brokers.server("cs1")
