@@ -477,7 +477,7 @@ class Table:
             self._loads[where] = entry
             for id, load in entry.loads.items():
                 self._load_of[where[0], id] = where[1]
-                if before is None or before.loads.get(id) != load:
+                if before is None or before.lease != entry.lease or before.loads.get(id) != load:
                     touched.loads[where[0], id] = None
 
 

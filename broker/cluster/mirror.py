@@ -166,4 +166,4 @@ class Mirror:
     def _why(self, key: Key) -> str:
         """Return the reason for which a registration is gone: with its holder it has expired."""
         holder = self._registry.mirrored_at(key)
-        return "left" if holder is None or holder in self._shared.table.members else "expired"
+        return "left" if holder is None or self._shared.table.has_key(holder) else "expired"

@@ -96,9 +96,10 @@ class Claims:
 
     def release(self, space: str, name: str) -> Deferred[None]:
         """See `IQueueOwners.release`."""
-        if not self._lease() or self._known.get((space, name), ("", False))[0] != self._name:
+        owner, lasting = self._known.get((space, name), ("", False))
+        if not self._lease() or owner != self._name:
             return succeed(None)
-        return Deferred.fromCoroutine(self._release(space, name))
+        return Deferred.fromCoroutine(self._release(space, name, lasting))
 
     def watch(self, changed: Changed) -> IWait:
         """See `IQueueOwners.watch_claims`."""
@@ -188,11 +189,12 @@ class Claims:
         self._set((space, name), (self._name, lasting))
         return self._value(self._name, lasting)
 
-    async def _release(self, space: str, name: str) -> None:
-        key = self._keys.claim(space, name)
-        fence = Compare("LEASE", self._keys.member(self._name), self._lease())
+    async def _release(self, space: str, name: str, lasting: bool) -> None:
+        key, lease = self._keys.claim(space, name), self._lease()
+        # Another member may have replaced a lasting claim since.
+        own = Compare("LEASE", key, 0 if lasting else lease)
         try:
-            await self._etcd.txn([fence], [Delete(key)])
+            await self._etcd.txn([Compare("LEASE", self._keys.member(self._name), lease), own], [Delete(key)])
         except EtcdError as error:
             raise Refusal(Reason.UNAVAILABLE, f"the claim of the queue could not be ended: {error}") from None
 
