@@ -114,6 +114,8 @@ class Parts:
         self.epoch = kept.saved.epoch
         """Epoch of etcd's data, as they were read last."""
         self.bad = Bad()
+        self._restoring = False
+        """True while `publish_restored` is still to be written."""
         name, name_key = settings.name, keys.member(settings.name)
         shared = self.shared = Shared(Table(keys, self.bad))
         self.members = Members(shared, settings, self._own_health)
@@ -215,12 +217,18 @@ class Parts:
         self.publisher.mark("meta", self._build_meta)
 
     def publish_member(self) -> None:
-        """Write the key of this member again."""
-        self.publisher.mark("member", self._build_member)
+        """Write the key of this member again, together with what `publish_restored` has marked."""
+        self.publisher.mark("member", self._build_restored if self._restoring else self._build_member)
+
+    def is_published(self) -> bool:
+        """Return False if another program has overwritten the key of this member."""
+        entry = self.shared.table.members.get(self.name)
+        return entry is not None and entry.member.instance == self.members.here.instance
 
     def publish_restored(self) -> None:
         """Write in the key of this member that all its registrations are written, after what is marked now."""
         if not self.membership.restored:
+            self._restoring = True
             self.publisher.mark("member", self._build_restored, last=True)
 
     def stop(self) -> None:
@@ -262,7 +270,7 @@ class Parts:
 
     def _build_restored(self) -> Unit:
         def done(revision: int, held: bool) -> None:
-            self.membership.restored = True
+            self.membership.restored, self._restoring = True, False
 
         return attrs.evolve(self._build_member(True), done=done)
 
@@ -441,6 +449,8 @@ class Sessions:
         first = self.count == 0
         adopts = self._single
         if adopts:
+            # A watch from before this session, without space, would take them for keys without a session.
+            parts.feed.close()
             await parts.adopt()
             if parts.publisher.pending:
                 return self._interrupted or "etcd has no space"
@@ -520,6 +530,7 @@ class Sessions:
     def interrupt(self, reason: str) -> None:
         if not self._interrupted:
             self._interrupted = reason
+        self.parts.publisher.pause()
         waiting, self._interruption = self._interruption, None
         if waiting is not None:
             waiting.callback(reason)
@@ -539,7 +550,6 @@ class Sessions:
 
     def lease_lost(self) -> None:
         self.interrupt(LEASE_ENDED)
-        self.parts.publisher.pause()
 
     def renewed(self, error: EtcdError | None) -> None:
         if error is not None and self.state is State.MEMBER:
@@ -559,6 +569,8 @@ class Sessions:
                 parts.publish_meta()
             elif not table.has_epoch(parts.epoch):  # or of another layout: the next session finds out which
                 self.interrupt("the data of etcd were replaced")
+        if self._name in touched.members and not parts.is_published():
+            parts.publish_member()
         parts.members.touched(touched.members)
         parts.claims.touched(touched.claims)
         # Most messages have beats only.

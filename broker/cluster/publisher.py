@@ -9,7 +9,9 @@ Rules:
   transaction whose result was unknown does not take effect after its repetition, which has newer values.
 - A transaction that failed, or whose result is unknown, is repeated with values that are built again: values are whole,
   so a repetition does no harm.
-- A unit may have a condition of its own, which decides about it alone: it is a transaction within the transaction.
+- A unit may have a condition of its own, which decides about it alone: it is a transaction within the transaction. A
+  name whose condition did not hold, though the table says so, is *repeated* after `WRITE_RETRY`; until then it counts
+  as one that is still to be written.
 - If etcd has no space, deletions go on, and the rest is tried again every `SPACE_RETRY` seconds.
 """
 
@@ -38,7 +40,7 @@ from broker.cluster.etcd.etcd_interface import (
     Put,
     TxnResult,
 )
-from broker.cluster.settings import REFUSED_RETRY, SPACE_RETRY
+from broker.cluster.settings import REFUSED_RETRY, SPACE_RETRY, WRITE_RETRY
 
 MAX_BATCH = 100
 """Limit of the units of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
@@ -117,6 +119,9 @@ class Publisher:
         self._writing = False
         self._sent: dict[Hashable, Build] = {}
         """The marks that the present transaction writes."""
+        self._repeats: dict[Hashable, Build] = {}
+        """The names that are to be marked again."""
+        self._repeat_timer: IDelayedCall | None = None
         self._space_timer: IDelayedCall | None = None
         self.full = False
         """True while etcd has no space."""
@@ -134,15 +139,22 @@ class Publisher:
     @property
     def pending(self) -> int:
         """Number of names that are still to be written."""
-        return len(self._marks)
+        return len(self._marks) + len(self._repeats)
 
     def mark(self, name: Hashable, build: Build, last: bool = False) -> None:
         """Write a name soon. With ``last`` it is written after all that is marked now, otherwise as soon as it would
         have been if it is marked already."""
         if last:
             self._marks.pop(name, None)
+        self._repeats.pop(name, None)
         self._marks[name] = build
         self._schedule()
+
+    def repeat(self, name: Hashable, build: Build) -> None:
+        """Mark a name after `WRITE_RETRY` seconds, unless it is marked before."""
+        self._repeats[name] = build
+        if self._repeat_timer is None:
+            self._repeat_timer = self._clock.callLater(WRITE_RETRY, self._repeat)
 
     def resume(self, lease: int, revision: int) -> None:
         """Write from now on, after `pause`, under a lease. ``revision`` is that of the member's key."""
@@ -155,7 +167,8 @@ class Publisher:
         self._run += 1
         self._stop_timers()
         self._writing = False
-        self._again(self._sent)
+        self._again({**self._sent, **self._repeats})
+        self._repeats = {}
         self._settle()
 
     def no_space(self, why: str) -> None:
@@ -270,7 +283,6 @@ class Publisher:
     def _failed(self, failure: Failure, names: dict[Hashable, Build]) -> None:
         error = failure.value
         if isinstance(error, NoSpace):
-            self._stop_timers()
             self._space_timer = self._clock.callLater(SPACE_RETRY, self._space)
             # Deletions free nothing by themselves, but what is gone must not be found.
             self._schedule()
@@ -298,6 +310,11 @@ class Publisher:
                 self._clock.callLater(REFUSED_RETRY, self.mark, name, build)
         self._schedule()
 
+    def _repeat(self) -> None:
+        self._repeat_timer = None
+        for name, build in list(self._repeats.items()):
+            self.mark(name, build)
+
     def _space(self) -> None:
         self._space_timer = None
         self._write()
@@ -318,16 +335,16 @@ class Publisher:
             self._marks.move_to_end(name, last=False)
 
     def _settle(self) -> None:
-        if self._idle and (not self._lease or self.full or not (self._marks or self._writing)):
+        if self._idle and (not self._lease or self.full or not (self._marks or self._repeats or self._writing)):
             idle, self._idle = self._idle, []
             for each in idle:
                 each.callback(None)
 
     def _stop_timers(self) -> None:
-        for timer in (self._timer, self._space_timer):
+        for timer in (self._timer, self._space_timer, self._repeat_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._space_timer = None
+        self._timer = self._space_timer = self._repeat_timer = None
 
     def _defect(self, failure: Failure) -> None:
         self.log.failure("cluster: a transaction could not be processed", failure)

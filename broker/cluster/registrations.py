@@ -28,7 +28,8 @@ Rules:
 - An entry of another member that is held (`broker.cluster.key_table`) is found, and supersedes as before: its member
   restores it. Etcd does not have it, so that a claim may take its key.
 - A standby stays until the key itself is written again, so that one of the two is always there.
-- A stop turns claims into restores, and sessions that end from then on leave their keys behind.
+- A stop turns claims into restores, those of later acts too, and sessions that end from then on leave their keys
+  behind.
 - A remembered registration is also replaced by one of another key, if its provider is the only remembered one of its
   wire with that label, and the name and protocol are the same.
 """
@@ -49,7 +50,6 @@ from broker.cluster.key_table import Entry, pieces
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
-from broker.cluster.settings import WRITE_RETRY
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import ANONYMOUS, FailingService
 
@@ -210,9 +210,6 @@ class Registrations:
         self._restated: dict[Key, None] = {}
         """Other reasons that are to be written at the end of an interval."""
         self._restated_timer: IDelayedCall | None = None
-        self._again: dict[Key, None] = {}
-        """Writes that are to be repeated."""
-        self._again_timer: IDelayedCall | None = None
         self._labels: dict[tuple[str, str], int] = {}
         """Remembered providers by wire and label; 0 for a label of several."""
         self._remembered: dict[tuple[int, str, str, str], list[Key]] = {}
@@ -330,17 +327,15 @@ class Registrations:
         """Follow the registry no more. Idempotent."""
         self._stopped = True
         self._registry.own_registrations = None
-        for timer in (self._departed_timer, self._restated_timer, self._again_timer):
+        for timer in (self._departed_timer, self._restated_timer):
             if timer is not None:
                 timer.cancel()
-        self._departed_timer = self._restated_timer = self._again_timer = None
+        self._departed_timer = self._restated_timer = None
 
     # OwnRegistrations
 
     def acted(self, key: Key) -> None:
         """See `OwnRegistrations`."""
-        if self._stopped:
-            return
         self._read(key)
         own = self._own.get(key)
         if own is None:
@@ -351,6 +346,8 @@ class Registrations:
         own.last = None
         self._departed.pop(key, None)
         self._mark(key)
+        if self._stopped:
+            self._step(key, Happens.LATE)
         if self._labels:
             self._replace_by_label(key)
 
@@ -580,16 +577,7 @@ class Registrations:
             self._step(key, Happens.WRITTEN)
 
     def _repeat(self, key: Key) -> None:
-        self._again[key] = None
-        if self._again_timer is None and not self._stopped:
-            self._again_timer = self._clock.callLater(WRITE_RETRY, self._repeat_all)
-
-    def _repeat_all(self) -> None:
-        self._again_timer = None
-        again, self._again = self._again, {}
-        for key in again:
-            if self.state(key) in (State.CLAIMED, State.VACANT, State.DEPARTED):
-                self._mark(key)
+        self._publisher.repeat(("s", key), lambda: self._build(key))
 
     def _build_standby(self, key: Key) -> Unit | None:
         own = self._own.get(key)

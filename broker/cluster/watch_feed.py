@@ -12,8 +12,8 @@ Rules:
   in slices, too: as a rule there are none, since etcd has deleted them.
 - If this member was interrupted, or etcd has lost its data, entries of other members whose leases end are held
   (`broker.cluster.key_table`) until the watch has been open for `HOLD` TTLs at most: these members need a moment to
-  write them again. The time begins again with each watch, since etcd that this member cannot reach may be away for the
-  others, too. For a member without a key in etcd and without a sign of life at its link, it ends with the doubt.
+  write them again. The time begins again with the watch after an interruption, since etcd that this member cannot reach
+  may be away for the others, too. For a member without a key in etcd and without a sign of life at its link, it ends with the doubt.
 
 Heartbeat of the watch: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 
@@ -164,7 +164,8 @@ class Feed:
         self._holding = False
         """True while the table may have entries that are held."""
         self._hold_timer: IDelayedCall | None = None
-        self._hold_end = 0.0
+        self._hold_end = self._hold_look = 0.0
+        """Times of the end of all that is held, and of the first look at its members."""
         self._leases: dict[str, int] = {}
         """Members whose leases have ended, with the revisions, of which more events may come."""
         self._left: deque[tuple[Key, int]] = deque()
@@ -196,7 +197,7 @@ class Feed:
         if not whole and self._complete and not database.replaced and near:
             if self._watch is None:
                 self.resumed += 1
-                self._open()
+                self._open(self._doubtful())
             return
         self.close()
         self._complete = False
@@ -208,7 +209,8 @@ class Feed:
         before = self._shared.table
         recorded = self._recorded()
         ended = database.replaced or self._doubtful()
-        self._holding = self._holding or ended or bool(recorded)
+        anew = ended or bool(recorded)
+        self._holding = self._holding or anew
         if self._holding:
             await in_turns(self._clock, table.hold(before, self._name, ended, recorded))
         self.revision = revision
@@ -216,7 +218,7 @@ class Feed:
         await in_turns(self._clock, self._replace(before, table, database.replaced))
         self._complete = True
         self._replaced(before)
-        self._open()
+        self._open(anew)
 
     def reopen(self) -> bool:
         """Replace the watch, or begin one after its end: at the next revision, and at another endpoint than a watch
@@ -231,7 +233,7 @@ class Feed:
             watch.cancel()
         self._watch = self._receiver = None
         self.resumed += 1
-        self._open()
+        self._open(self._doubtful())
         return True
 
     def take(self, revision: int, events: Sequence[Event]) -> None:
@@ -296,19 +298,23 @@ class Feed:
 
     # internal
 
-    def _open(self) -> None:
+    def _open(self, anew: bool) -> None:
+        """Open the watch. With ``anew`` the time for which entries are held begins again."""
         receiver = self._receiver = _Receiver(self)
         watch = self._etcd.watch(self._keys.prefix, self._keys.end, self.revision + 1, receiver)
         if self._receiver is receiver:
             self._watch = watch
-            if self._holding:
+            if self._holding and anew:
                 self._hold()
+            elif self._holding:
+                self._drop_after(max(0.0, self._hold_look - self._clock.seconds()))
 
     def _hold(self) -> None:
         """Hold what is held now for `HOLD` TTLs, and for the time of a doubt if its member shows no life."""
         self._holding = True
-        self._hold_end = self._clock.seconds() + HOLD * self._ttl
-        self._drop_after(DOUBT[0] * self._ttl + DOUBT[1])
+        now, doubt = self._clock.seconds(), DOUBT[0] * self._ttl + DOUBT[1]
+        self._hold_end, self._hold_look = now + HOLD * self._ttl, now + doubt
+        self._drop_after(doubt)
 
     def _fire(self, revision: int | None) -> None:
         """Fire the Deferreds that wait for revisions up to this one; None, the end of the watch, fires all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from broker.cluster.cluster import Cluster
 from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.cluster_registry import ClusterRegistry
-from broker.core.model import Rights, Service
+from broker.core.model import Provider, Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.simulation.fake_client import FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
@@ -52,9 +52,11 @@ class Farm:
         self.clock = Clock()
         self.etcd = FakeEtcd(self.clock, random.Random(seed))
 
-    def member(self, name: str, memory: KeptMemory | None = None, **settings: Any) -> Member:
-        """Start a member."""
-        return Member(self, name, memory or KeptMemory(), ClusterSettings(name, **settings))
+    def member(
+        self, name: str, memory: KeptMemory | None = None, kept: Sequence[Provider] = (), **settings: Any
+    ) -> Member:
+        """Start a member, which has ``kept`` providers from before its start."""
+        return Member(self, name, memory or KeptMemory(), kept, ClusterSettings(name, **settings))
 
     def joined(self, *names: str) -> list[Member]:
         """Return members that have joined."""
@@ -101,12 +103,14 @@ class Member:
     """A broker of the farm. ``started`` once its start has ended; ``error`` is the failure of the start, or the one
     that fenced it later."""
 
-    def __init__(self, farm: Farm, name: str, memory: KeptMemory, settings: ClusterSettings) -> None:
+    def __init__(
+        self, farm: Farm, name: str, memory: KeptMemory, kept: Sequence[Provider], settings: ClusterSettings
+    ) -> None:
         self.farm = farm
         self.name = name
         self.memory = memory
         self.client = FakeClient(farm.etcd, farm.clock, random.Random(name), name)
-        restored = Restored((), settings.grace, farm.clock, lambda ids: None)
+        restored = Restored(kept, settings.grace, farm.clock, lambda ids: None)
         self.registry = ClusterRegistry(farm.clock, lambda: self.cluster.next_id(), restored)
         self.started = False
         self.error: ClusterFailed | None = None

@@ -95,6 +95,34 @@ def test_a_consistent_find_has_what_was_written_consistently(farm: Farm) -> None
         assert id in b.found()
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_consistent_registration_is_written_although_the_watch_of_its_broker_is_behind(
+    farm: Farm, moves: bool
+) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    [watch] = a.client._watches
+    push = watch.push
+    watch.push = lambda *events: farm.clock.callLater(0.5, push, *events)  # type: ignore[method-assign]
+    old = (b if moves else a).register()
+    farm.until(lambda: farm.registrations(), "the key")
+    farm.run(1.0)
+    if moves:
+        # The table of the broker does not have this change when it writes the next one.
+        b.registry.amend(attrs.evolve(b.registry.services_of(old)[0], info="{}"))
+    else:
+        a.registry.leave(old)
+    farm.run(0.033)
+    new = a.register()
+    written: list[str] = []
+    a.cluster.written().addCallback(written.append)
+    farm.until(lambda: written, "the write", 3.0)
+    assert farm.providers()[0] == [new]
+    read: list[object] = []
+    c.cluster.caught_up(written[0]).addBoth(read.append)
+    farm.until(lambda: read, "the read", 3.0)
+    assert (read, c.found()) == ([None], [new])
+
+
 def test_a_find_after_a_revision_waits_without_a_request_of_etcd(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     b.client.chances.delay = (0.3, 0.4)

@@ -17,11 +17,12 @@ from broker.cluster.etcd.etcd_interface import Delete, Denied, Put
 from broker.cluster.ids import BLOCK
 from broker.cluster.member_sessions import ADOPTED_WITHIN, State
 from broker.cluster.members import INTERVAL
+from broker.cluster.publisher import MAX_BATCH
 from broker.cluster.settings import SILENCE, Memory
 from broker.cluster.watch_feed import CLOSE
 from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.errors import Reason, Refusal
-from broker.core.model import Rights, Service
+from broker.core.model import Kind, Rights, Service
 from tests.cluster.logic.members import Farm, KeptMemory, Member
 
 MANY = 1_500
@@ -424,8 +425,10 @@ def test_entries_of_a_member_that_does_not_come_back_are_held_for_ten_times_the_
     """A member whose link shows no life either is held as long as leases may end because of the outage."""
     a, b = farm.joined("a", "b")
     a.cluster.follow_links(list, lambda: alive)
-    id = b.register()
+    id = b.offer(b.registry.join("server", "dbp", "10.0.0.1:5"), "bank", "h:1", lasting=True)
     farm.until(lambda: a.found() == [id], "the service")
+    why: list[str] = []
+    a.registry.watch(lambda change: why.append(change.why), (Kind.WITHDRAWN, Kind.LEFT))
     a.client.disconnect()
     b.client.disconnect()
     farm.run(15.0)
@@ -434,6 +437,32 @@ def test_entries_of_a_member_that_does_not_come_back_are_held_for_ten_times_the_
     farm.until(lambda: a.is_member and farm.values("b") == ["a"], "the return")
     assert least < farm.until(lambda: not a.found(), "the end", 110.0) < most
     assert farm.values("s") == []
+    # As after any other end of a lease.
+    assert why == ["expired", "expired"]
+    assert [each.restored for each in a.registry.find("bank", "tcp", True)] == [True]
+
+
+@pytest.mark.parametrize(("alive", "most"), [(["b"], 140), ([], 60)])
+def test_watches_that_end_one_after_the_other_do_not_prolong_what_is_held(
+    farm: Farm, alive: list[str], most: int
+) -> None:
+    """As behind a proxy that ends each answer after a while."""
+    a, b = farm.joined("a", "b")
+    a.cluster.follow_links(list, lambda: alive)
+    id = b.register()
+    farm.until(lambda: a.found() == [id], "the service")
+    a.client.disconnect()
+    b.client.disconnect()
+    farm.run(15.0)
+    b.kill()
+    a.client.connect()
+    farm.until(lambda: a.is_member and farm.values("b") == ["a"], "the return")
+    for _ in range(most // 10):
+        assert a.found() == [id] or farm.clock.seconds() > 38
+        farm.run(10.0)
+        for watch in list(a.client._watches):
+            watch.fail("the connection was lost")
+    assert a.found() == []
 
 
 def test_what_a_member_does_not_restore_is_gone_once_it_has_restored_the_rest(farm: Farm) -> None:
@@ -450,6 +479,25 @@ def test_what_a_member_does_not_restore_is_gone_once_it_has_restored_the_rest(fa
     b.client.connect()
     farm.until(lambda: a.found() == [kept], "the return of the other", 10.0)
     assert json.loads(farm.etcd.keys[farm.key("b/b")].value)["restored"] is True
+
+
+def test_listeners_that_change_during_a_return_do_not_hide_its_end(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [b.register("bank", f"h:{number}") for number in range(3 * MAX_BATCH)]
+    farm.until(lambda: a.found() == ids, "the services")
+    a.client.disconnect()
+    b.client.disconnect()
+    farm.run(15.0)
+    b.registry.leave(ids[0])
+    a.client.connect()
+    farm.until(lambda: farm.values("b") == ["a"] and a.is_member, "the return of one")
+    b.client.connect()
+    farm.until(lambda: farm.values("s"), "the first keys of the other")
+    assert len(farm.values("s")) < len(ids) - 1
+    b.cluster.describe({"mtl": "tcp://h:1"}, False)
+    farm.until(lambda: a.found() == ids[1:], "its return", 10.0)
+    value = json.loads(farm.etcd.keys[farm.key("b/b")].value)
+    assert (value["restored"], value["listeners"]) == (True, {"mtl": "tcp://h:1"})
 
 
 # members
@@ -500,6 +548,25 @@ def test_a_stop_for_a_restart_keeps_the_entries_and_another_one_ends_them(farm: 
     assert c.found() == [kept]
     farm.run(11.0)
     assert c.found() == []
+
+
+def test_acts_of_sessions_during_a_stop_are_restored_and_stay(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    first, amended, theirs = a.register(), a.register("shop", "h:2"), b.register("news", "h:3")
+    farm.until(lambda: b.found("shop") and a.found("news"), "the services")
+    begun = a.register("mail", "h:4")
+    stopped: list[object] = []
+    a.cluster.stop(True).addBoth(stopped.append)
+    a.registry.leave(first)
+    again = a.register()
+    a.registry.amend(attrs.evolve(a.registry.services_of(amended)[0], info="{}"))
+    late = a.register("news", "h:3")
+    for id in (again, amended, late, begun):
+        a.registry.leave(id)
+    farm.until(lambda: stopped, "the stop")
+    farm.run(1.0)
+    found = {each.name: (each.provider, each.info) for each in b.registry.services()}
+    assert found == {"bank": (again, None), "shop": (amended, "{}"), "news": (theirs, None), "mail": (begun, None)}
 
 
 def test_the_second_with_a_name_does_not_start(farm: Farm) -> None:
@@ -853,6 +920,19 @@ def test_a_queue_has_one_owner_until_its_release(farm: Farm) -> None:
     farm.until(lambda: seen, "the release")
     assert seen == [("space", "jobs", None)]
     assert claimed(farm, b, "jobs") == QueueClaim("b")
+
+
+def test_a_release_leaves_a_claim_that_another_member_has_made_since(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    assert claimed(farm, a, "jobs", True) == QueueClaim("a", lasting=True)
+    farm.run(0.5)
+    # As a member does that has not seen this one since it was away.
+    [key] = farm.values("q")
+    claim = Put(farm.key(f"q/{key}"), b'{"owner":"b"}', farm.etcd.keys[farm.key("b/b")].lease)
+    farm.etcd.txn([], [claim])
+    a.cluster.release("space", "jobs")
+    farm.run(0.5)
+    assert a.cluster.claim_of("space", "jobs") == b.cluster.claim_of("space", "jobs") == QueueClaim("b")
 
 
 def test_a_claim_ends_with_the_lease_and_a_lasting_one_does_not(farm: Farm) -> None:

@@ -14,7 +14,7 @@ from broker.cluster.cluster import Cluster
 from broker.cluster.settings import WATCH_ENDED, WATCH_SILENT, ClusterFailed, ClusterSettings, Environment
 from broker.cluster.watch_feed import Reopening
 from broker.core.cluster.cluster_registry import ClusterRegistry
-from broker.core.model import Rights, Service
+from broker.core.model import Provider, Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.etcd.recording import ClientCase
 from tests.cluster.logic.members import Farm, KeptMemory, Member
@@ -119,6 +119,18 @@ def test_a_compacted_revision_is_read_again_without_space(farm: Farm) -> None:
     farm.until(lambda: a.found() == ids[2:], "the departures", 10.0)
     assert (a.is_member, sessions(a)) == (True, before + 1), "the lease and the name are held"
     assert "etcd has no space" in a.degradations
+
+
+def test_what_a_broker_that_ran_alone_has_is_found_when_it_joins_after_a_wait_for_space(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    farm.etcd.fill()
+    b = farm.member("b", kept=[Provider(5, "server", "elko", "10.0.0.1:5", 0.0, 0.0, (Service("bank", "h:1", 5),))])
+    farm.run(20.0)
+    assert not b.started
+    farm.etcd.drain_alarm()
+    farm.until(lambda: b.started, "the join")
+    farm.run(2.0)
+    assert a.found() == [5]
 
 
 def test_a_broker_that_restarts_finds_the_others_and_deletes_what_goes(farm: Farm) -> None:

@@ -169,6 +169,21 @@ def test_a_member_whose_name_a_stranger_overwrites_takes_it_back(farm: Farm) -> 
     assert a.error is None
 
 
+@pytest.mark.parametrize("value", [b"a stranger's", b'{"instance":"5e7c"}'])
+def test_a_member_whose_value_a_stranger_overwrites_under_its_lease_writes_it_again(farm: Farm, value: bytes) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(lambda: b.found() == [id], "the service")
+    before = farm.etcd.keys[farm.key("b/a")]
+    farm.etcd.txn([], [Put(farm.key("b/a"), value, before.lease)])
+    farm.until(lambda: farm.etcd.keys[farm.key("b/a")].value == before.value and b.found() == [id], "the return", 2.0)
+    farm.run(1.0)
+    revision = farm.etcd.revision
+    farm.run(10.0)
+    assert farm.etcd.revision - revision <= 2 * 11, "beats only"
+    assert farm.etcd.keys[farm.key("b/a")].lease == before.lease
+
+
 @pytest.mark.parametrize("value", [b"", b"7", b'{"next":0}', b'{"next":"x"}', b'{"next":1e400}', b"\xff"])
 def test_a_strangers_value_of_the_provider_ids_is_repaired(farm: Farm, value: bytes) -> None:
     farm.etcd.txn([], [Put(farm.key("ids"), value, 0)])
@@ -193,6 +208,16 @@ def test_of_a_member_without_a_key_nothing_is_found_however_much_it_had(farm: Fa
     farm.until(lambda: not b.registry.services(), "the end of the services", 1.0)
     a.client.connect()
     farm.until(lambda: len(b.registry.services()) == PIECE + 1, "the return")
+
+
+def test_loads_count_again_when_a_member_whose_key_a_stranger_deleted_is_back(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    a.registry.load(id, 7.0)
+    farm.until(lambda: [each.load for each in b.registry.loads()] == [7.0], "the load", 3.0)
+    farm.etcd.txn([], [Delete(farm.key("b/a"))])
+    farm.until(lambda: not b.found(), "the end", 1.0)
+    farm.until(lambda: [each.load for each in b.registry.loads()] == [7.0], "the return", 5.0)
 
 
 def test_a_member_without_a_lease_is_none_nor_are_its_entries(farm: Farm) -> None:

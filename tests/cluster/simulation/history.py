@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 from twisted.logger import LogLevel, globalLogPublisher
 
+from broker.cluster.etcd.etcd_interface import Delete
 from broker.cluster.settings import ClusterSettings
 from broker.core.cluster.cluster_interfaces import Key, key_of
 from broker.core.errors import Refusal
@@ -87,11 +88,12 @@ class Server:
 class History:
     """A history from a seed: ``steps`` actions, then a time without faults, then equality."""
 
-    def __init__(self, seed: int, steps: int = 40, faults: bool = True) -> None:
+    def __init__(self, seed: int, steps: int = 40, faults: bool = True, strangers: bool = False) -> None:
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.steps = steps
         self.faults = faults
+        self.strangers = strangers
         self.timeline = Timeline()
         self.clock = self.timeline.clock()
         self.lines: deque[tuple[Any, ...]] = deque(maxlen=TRACE)
@@ -202,6 +204,8 @@ class History:
             self._release: 1,
             self._find: 4,
         }
+        if self.strangers:
+            actions[self._stranger] = 4
         if self.faults:
             actions |= {
                 self._crash: 1,
@@ -640,6 +644,14 @@ class History:
             self.clock.callLater(rng.choice((0.5, 3.0, 10.0)), self._restart_etcd)
         elif what == "vanish" and etcd.leases:
             etcd.vanish(rng.choice(sorted(etcd.leases)))
+
+    def _stranger(self) -> None:
+        """Another program deletes a key of the farm: any but loads, which come back with the next report."""
+        keys = [each for each in self.etcd.keys if not each.startswith(KEYS.prefix + b"l/")]
+        if keys:
+            self._disturb()
+            self.invariants.meddled()
+            self.etcd.txn([], [Delete(self.rng.choice(keys))])
 
     def _restart_etcd(self) -> None:
         self._disturb()

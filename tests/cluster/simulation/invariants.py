@@ -85,6 +85,8 @@ class Invariants:
         """Lease of a member, 0 without one, when that of another one ended."""
         self._acts: dict[tuple[int, tuple[str, str]], tuple[Node, int, float]] = {}
         """The newest act of a server on a service at a broker without faults: broker, provider and time."""
+        self._meddled = -RECOVERY
+        """Time at which another program deleted a key."""
         self._next_slow = 0.0
         history.etcd.applied.append(self._applied)
 
@@ -93,6 +95,10 @@ class Invariants:
         self._disturbed = now = self._history.timeline.now
         if now - self._wiped < RECOVERY:
             self._leases_ended()
+
+    def meddled(self) -> None:
+        """Another program deletes a key: what it is about may be missing until it is written again."""
+        self._meddled = self._history.timeline.now
 
     def wiped(self) -> None:
         """Etcd has lost its data, and all leases. The others hold the entries of a broker for a while, which suffices
@@ -319,7 +325,7 @@ class Invariants:
         its brokers did not end, or did while this broker had no touch with etcd, and lost its own lease. With a
         ``standby`` only the server's present brokers count."""
         now = self._history.timeline.now
-        if not server.homes or now - server.brief < GAP:
+        if not server.homes or now - server.brief < GAP or now - self._meddled < RECOVERY:
             return False
         for node in server.homes:
             ended = self._ended.get(node.name)

@@ -33,6 +33,12 @@ def test_histories_without_faults(first: int) -> None:
         History(seed, faults=False).run()
 
 
+@pytest.mark.parametrize("first", sampled(range(3001, 3041, COUNT)))
+def test_histories_in_which_another_program_deletes_keys(first: int) -> None:
+    for seed in range(first, first + COUNT):
+        History(seed, faults=bool(seed % 2), strangers=True).run()
+
+
 def test_the_same_seed_gives_the_same_history() -> None:
     def lines() -> str:
         history = History(FIRST, steps=20)
