@@ -10,6 +10,7 @@ Rules:
 - A member that starts again within the TTL has the same instance in its memory: it keeps name, lease and entries.
 - A name under another instance belongs to a live member if its lease is renewed: its remaining time rises. One rise may
   come from a change of etcd's leader, so `RISES` are required. Otherwise the name is free after the TTL.
+- An attempt to take the name whose result was unknown may have taken it: the next attempt ends the lease of that one.
 - A member that finds its name under another instance later is fenced for good. A key without a lease is not a broker's:
   a member takes its name back; at the start it is refused, since an operator may know more.
 - Each session writes the key again. While etcd has no space, the present lease and key suffice.
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -81,6 +83,10 @@ of etcd gives each lease its full time again, and both it and the watch may take
 
 MAX_TRIES = 20
 """Limit of consecutive attempts of one transaction that others interfere with, before the whole join is tried again."""
+
+
+MAX_ATTEMPTS = 32
+"""Limit of the attempts to take the name that are remembered: more than are made within a TTL."""
 
 
 @attrs.frozen
@@ -140,6 +146,8 @@ class Membership:
         self._failed = failed
         self._timer: IDelayedCall | None = None
         self._renewing = False
+        self._attempts: deque[str] = deque(maxlen=MAX_ATTEMPTS)
+        """Instances of the attempts to take the name since this run held it last."""
         self._joined = False
         """True once this run has held the name: from then on another holder fences it at once."""
 
@@ -202,6 +210,7 @@ class Membership:
             granted = await self._etcd.grant(self._ttl)
             before = self.instance
             self.instance = f"{self._rng.getrandbits(64):016x}"
+            self._attempts.append(self.instance)
             self.restored = False
             member = layout.member_value(self._describe(self.instance), self.restored)
             holder = await self._create(granted.lease, member)
@@ -209,6 +218,7 @@ class Membership:
                 self.lease = granted.lease
                 self._note_renewal(now)
                 self._joined = True
+                self._attempts.clear()
                 self.waiting = ""
                 self._keep()
                 return False
@@ -312,6 +322,9 @@ class Membership:
             instance, link = other.instance, other.link
         except Foreign:
             instance = link = ""
+        if instance in self._attempts:
+            await self._etcd.revoke(holder.lease)
+            return
         where = f" at {link}" if link else ""
         taken = ClusterFailed(
             f"another broker{where} has the name {self._name}: give this one another name, or stop the other one"
