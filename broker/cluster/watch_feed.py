@@ -13,7 +13,8 @@ Rules:
 - If this member was interrupted, or etcd has lost its data, entries of other members whose leases end are held
   (`broker.cluster.key_table`) until the watch has been open for `HOLD` TTLs at most: these members need a moment to
   write them again. The time begins again with the watch after an interruption, since etcd that this member cannot reach
-  may be away for the others, too. For a member without a key in etcd and without a sign of life at its link, it ends with the doubt.
+  may be away for the others, too. For a member without a key in etcd and without a sign of life at its link, it ends
+  with the doubt.
 
 Heartbeat of the watch: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 

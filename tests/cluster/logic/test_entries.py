@@ -102,7 +102,7 @@ def test_a_consistent_registration_is_written_although_the_watch_of_its_broker_i
     a, b, c = farm.joined("a", "b", "c")
     [watch] = a.client._watches
     push = watch.push
-    watch.push = lambda *events: farm.clock.callLater(0.5, push, *events)  # type: ignore[method-assign]
+    watch.push = lambda *events: farm.clock.callLater(0.5, push, *events)  # type: ignore[method-assign, assignment]
     old = (b if moves else a).register()
     farm.until(lambda: farm.registrations(), "the key")
     farm.run(1.0)

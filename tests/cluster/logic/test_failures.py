@@ -8,12 +8,14 @@ from __future__ import annotations
 import gc
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import fail
 
-from broker.cluster.etcd.etcd_interface import Delete, Denied, Put
+from broker.cluster.etcd.etcd_interface import Compare, Delete, Denied, Operation, Put, Unavailable
 from broker.cluster.ids import BLOCK
 from broker.cluster.member_sessions import ADOPTED_WITHIN, State
 from broker.cluster.members import INTERVAL
@@ -610,6 +612,32 @@ def test_a_paused_member_is_fenced_by_another_with_its_name(farm: Farm) -> None:
     assert b.found() == [new]
 
 
+def test_a_member_does_not_take_its_own_attempts_for_another_broker(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    a.client.disconnect()
+    farm.until(lambda: not b.found(), "the end of the lease", 15.0)
+    write, attempts = a.client.txn, 0
+
+    def txn(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()) -> Any:
+        nonlocal attempts
+        if attempts == 4 or not any(each.key == farm.key("b/a") for each in success if isinstance(each, Put)):
+            return write(compare, success, failure)
+        attempts += 1
+        if attempts == 1:
+            farm.etcd.txn(compare, success, failure)
+        return fail(Unavailable("the connection was lost", True))
+
+    monkeypatch.setattr(a.client, "txn", txn)
+    a.client.connect()
+    # The first attempt takes the name, the second one does not, and the third one finds it taken.
+    farm.until(lambda: a.error or (a.is_member and b.found() == [id]), "the return", 15.0)
+    assert (a.error, attempts) == (None, 4)
+
+
 def test_a_paused_member_takes_a_new_lease_if_its_name_is_free(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     id = a.register()
@@ -857,8 +885,6 @@ def test_refused_credentials_end_the_start_but_not_a_membership(farm: Farm) -> N
     real = a.client._call
 
     def refused(*args: object, **more: object) -> object:
-        from twisted.internet.defer import fail
-
         return fail(Denied("the password is wrong"))
 
     a.client._call = refused  # type: ignore[method-assign, assignment]
