@@ -99,6 +99,12 @@ def test_the_client_runs_without_the_dependencies_of_the_daemon(python: Path, tm
     assert (done.returncode, done.stdout) == (0, "b'x'\n"), done.stderr
 
 
+def test_keys_are_made_without_them(python: Path, tmp_path: Path) -> None:
+    done = run(python, "-I", "-m", "broker.brokerkeys", "new", "node", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"node.private", "node.public"}
+
+
 def test_programs_are_checked_against_its_types(python: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(TYPED)
     checked = run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "program.py", cwd=tmp_path)
