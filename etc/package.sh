@@ -29,6 +29,9 @@ trap 'exit 143' TERM HUP
 
 fail() { echo "package: $*" >&2; exit 1; }
 
+# need PROGRAM PACKAGE
+need() { command -v "$1" >/dev/null || fail "$1 is missing: apt-get install $2"; }
+
 # The log of a command is shown only if it fails.
 quietly() { "$@" >"$folder/log" 2>&1 || { cat "$folder/log" >&2; fail "$1 fails"; }; }
 
@@ -59,6 +62,8 @@ wheel() {
 }
 
 deb() {
+    need dpkg-buildpackage dpkg-dev
+    need dh debhelper
     copy_tree
     cp -R etc/debian "$tree/debian"
     cat >"$tree/debian/changelog" <<EOF
@@ -91,9 +96,8 @@ all() {
 FIXED=-time,-user_group,-domain_host,-fileordering
 
 twice() {
-    for each in reprotest diffoscope; do
-        command -v $each >/dev/null || fail "$each is missing: apt-get install reprotest diffoscope-minimal"
-    done
+    need reprotest reprotest
+    need diffoscope diffoscope-minimal
     copy_tree
     build="DIST=\$PWD/dist SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH sh etc/package.sh all"
     reprotest --vary=$FIXED --min-cpus 1 --store-dir "$folder/store" -c "$build" "$tree" 'dist/*' >"$folder/log" 2>&1 ||
@@ -122,6 +126,10 @@ release() {
     [ -z "$(git status --porcelain)" ] || fail "the checkout has changes: commit them, and run \`make release\` again"
     if git rev-parse --quiet --verify "refs/tags/v$version" >/dev/null; then
         fail "v$version is released already: raise \`version\` in pyproject.toml, commit that, and run \`make release\` again"
+    fi
+    if [ -n "${KEY:-}" ]; then
+        need gpg gpg
+        gpg --list-secret-keys "$KEY" >/dev/null 2>&1 || fail "gpg has no secret key '$KEY': docs/releasing.md makes one"
     fi
     changelog
     twice

@@ -260,7 +260,9 @@ def git(checkout: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_release_that_is_refused_names_the_reason_and_the_remedy(tmp_path: Path) -> None:
+def test_a_release_that_is_refused_names_the_reason_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "etc").mkdir()
     shutil.copy(ROOT / "etc/package.sh", tmp_path / "etc")
     (tmp_path / "pyproject.toml").write_text('version = "0.1.0"\n')
@@ -269,6 +271,11 @@ def test_a_release_that_is_refused_names_the_reason_and_the_remedy(tmp_path: Pat
     assert release(tmp_path).startswith("package: the checkout has changes: commit them, and run `make release` again")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message", "All")
+    program("gpg")
+    monkeypatch.setenv("GNUPGHOME", str(tmp_path / "no-keys"))
+    monkeypatch.setenv("KEY", "nobody")
+    assert release(tmp_path) == "package: gpg has no secret key 'nobody': docs/releasing.md makes one"
+    monkeypatch.delenv("KEY")
     assert "nor CHANGELOG.md has a change of 0.1.0: write a fragment" in release(tmp_path)
     (tmp_path / "CHANGELOG.md").write_text("## 0.1.0 - 2026-11-26\n")
     (tmp_path / "changelog.d").mkdir()
