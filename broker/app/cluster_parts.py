@@ -138,6 +138,7 @@ class Membership:
             tls,
             config.user or "",
             config.password or "",
+            turns=core.turns,
         )
         self._links = Links(
             LinkSettings(endpoint.parse_zmq(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
@@ -164,7 +165,9 @@ class Membership:
             grace=grace,
             adopts=config.adopts or "",
         )
-        environment = Environment(self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom())
+        environment = Environment(
+            self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom(), core.turns
+        )
         self._cluster = Cluster(environment, self._fenced)
         self._cluster.follow_links(self._links.brokers, self._links.alive)
         expected = [each.name for each in config.etcd_members]

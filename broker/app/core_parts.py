@@ -37,6 +37,7 @@ from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.store import Store
 from broker.core.topics import Topics
+from broker.core.turns import Turns
 from broker.core.worker import TimedThread, Worker
 from broker.export.journal import Journal
 from broker.export.journal_feed import FullLoads, JournalFeed
@@ -78,6 +79,7 @@ class Core(CoreParts):
     topics: Topics
     leases: Leases
     scheduler: Scheduler
+    turns: Turns
     refusal_log: RefusalLog
     cluster: ClusterParts = attrs.field(factory=ClusterParts)
 
@@ -144,6 +146,7 @@ def build(
         topics=topics,
         leases=leases,
         scheduler=scheduler,
+        turns=Turns(reactor),
         refusal_log=RefusalLog(counters, reactor),
         in_thread=in_thread,
         damages=damages,

@@ -233,6 +233,7 @@ class Daemon(TwistedService):
             self.core.registry,
             self.core.leases,
             self._reactor,
+            self.core.turns,
             self.wires.pinger,
             self._own_addresses,
             self.counters,

@@ -16,6 +16,7 @@ from broker.core.interfaces import ILeases
 from broker.core.model import Policy
 from broker.core.registry import Registry
 from broker.core.silence import AT_ONCE, SilenceSettings, Verification
+from broker.core.turns import Turns
 from broker.net.check_connections import ConnectionChecks
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.refusal_log import Counters
@@ -33,6 +34,7 @@ class HealthChecks:
         registry: Registry,
         leases: ILeases,
         reactor: Any,
+        turns: Turns,
         pinger_of: Callable[[str], Pinger | None],
         own: Callable[[], Iterable[str]],
         counters: Counters,
@@ -46,7 +48,7 @@ class HealthChecks:
         self.schedule = Schedule(reactor, leases, self, random.random, settings_of(config))
         self.silence = Verification(registry, leases, reactor, self._connections.ask, silence_of(config))
         counters.include(self.silence.counts)
-        self._registered = RegisteredChecks(registry, self.schedule, reactor, leases)
+        self._registered = RegisteredChecks(registry, self.schedule, reactor, turns, leases)
 
     def use(self, config: checks_settings.Checks) -> None:
         """Apply a new configuration."""

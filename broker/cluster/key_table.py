@@ -17,7 +17,6 @@ The file is longer than others: each change of a key updates all indexes at once
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
@@ -47,8 +46,8 @@ reactor for some milliseconds each."""
 MAX_LOGGED = 100
 """Limit of the keys whose bad values are logged, so that a stranger who writes does not fill the log."""
 
-PIECE = 200
-"""Keys that are held, compared, touched, discarded or reconciled in one turn of the reactor, a few milliseconds."""
+PIECE = 50
+"""Keys that are held, compared, touched, discarded or reconciled in one step, a millisecond at most."""
 
 LEASED = frozenset((b"b", b"s", b"t", b"l", b"beat"))
 """Kinds of keys that members put under their leases only."""
@@ -481,17 +480,8 @@ class Table:
                     touched.loads[where[0], id] = None
 
 
-def collect_young() -> None:
-    """Collect the garbage among the objects that were made since the last time.
-
-    Work with tens of thousands of keys discards as many old objects as it makes new ones. Then the thresholds of the
-    garbage collector are not reached for long, and in the end one turn has all of them: 240 ms with 50,000 services.
-    """
-    gc.collect(1)
-
-
 def pieces(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    """Divide keys into pieces, each for one turn of the reactor."""
+    """Divide keys into pieces, each for one step."""
     rest = iter(keys)
     while piece := list(islice(rest, PIECE)):
         yield piece

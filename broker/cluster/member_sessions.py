@@ -48,7 +48,7 @@ from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
 from broker.cluster.settings import DENIED_RETRY, SESSION_RETRY, SESSION_STABLE, SILENCE, ClusterFailed, Environment
-from broker.cluster.watch_feed import Feed, Reopening, WatchHeartbeat, in_turns
+from broker.cluster.watch_feed import Feed, Reopening, WatchHeartbeat
 from broker.core.cluster.cluster_interfaces import Registration
 from broker.core.rates import LogLimit
 
@@ -104,7 +104,7 @@ class Parts:
 
     def __init__(self, environment: Environment, session: Session) -> None:
         etcd, registry, clock = environment.etcd, environment.registry, environment.clock
-        settings, rng = environment.settings, environment.rng
+        settings, rng, turns = environment.settings, environment.rng, environment.turns
         self.name = settings.name
         self._registry = registry
         self._session = session
@@ -135,6 +135,7 @@ class Parts:
         self.publisher = Publisher(
             etcd,
             clock,
+            turns,
             name_key,
             settings.gather,
             lambda error: session.interrupt(str(error)),
@@ -142,7 +143,7 @@ class Parts:
             lambda: self.reopening.begin(),
             lambda: self.own.lost_touch(),
         )
-        self.mirror = Mirror(shared, registry, clock, name, lambda: self.own)
+        self.mirror = Mirror(shared, registry, clock, turns, name, lambda: self.own)
         self.own = Registrations(
             shared,
             registry,
@@ -165,11 +166,12 @@ class Parts:
         self.ids = Ids(etcd, clock, rng, keys, name_key, kept.saved, kept.ids, self._known_ids)
         self.prefetch = IdPrefetch(self.ids, self.lease, session.going)
         self.claims = Claims(shared, etcd, keys, name, self._member_lease, lambda: session.interrupt(LEASE_ENDED))
-        self.record = Record(shared, registry, clock, name, environment.memory)
+        self.record = Record(shared, registry, clock, turns, name, environment.memory)
         self.feed = Feed(
             shared,
             etcd,
             clock,
+            turns,
             keys,
             name,
             settings.ttl,
@@ -314,6 +316,7 @@ class Sessions:
         self._name = environment.settings.name
         self._etcd = environment.etcd
         self._clock = environment.clock
+        self._turns = environment.turns
         self._grace = environment.settings.grace
         self._rng = environment.rng
         self._failed = failed
@@ -469,7 +472,7 @@ class Sessions:
             return self._interrupted
         if first and (same or adopts):
             self._remember_providers()
-        await in_turns(self._clock, parts.own.reconcile((lost or replaced) and not adopts))
+        await self._turns.run(parts.own.reconcile((lost or replaced) and not adopts))
         if not self.going():
             return "stopped"
         if self._interrupted:

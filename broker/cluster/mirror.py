@@ -1,10 +1,9 @@
-"""Mirror: brings the registry to the table of etcd's keys, in slices.
+"""Mirror: brings the registry to the table of etcd's keys, as background work (`broker.core.turns`).
 
 Rules:
 - Behind each own registration the registry has what another member has at its key: the valid entry, otherwise a
   departed registration of this member, otherwise a standby. What is found of these is the registry's view.
 - A key is applied in one step, so that no find has both registrations of a move, or none of them.
-- A slice ends after `SLICE` seconds; the next one follows in another turn of the reactor.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.cluster.key_table import Table, collect_young
+from broker.cluster.key_table import Table
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import LoadDetails
-
-SLICE = 0.008
-"""Seconds for which changes are applied in one turn of the reactor: peers do not notice less than 10 ms."""
+from broker.core.turns import Turns
 
 STEP = 16
-"""Registrations in one step: about a millisecond, and so the error of `SLICE`."""
+"""Registrations in one step: about a millisecond."""
 
 LOAD_STEP = 256
 """Loads in one step: those of one key."""
@@ -54,10 +51,19 @@ class Mirror:
 
     log = Logger()
 
-    def __init__(self, shared: Shared, registry: Any, clock: IReactorTime, name: str, own: Callable[[], Own]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        registry: Any,
+        clock: IReactorTime,
+        turns: Turns,
+        name: str,
+        own: Callable[[], Own],
+    ) -> None:
         self._shared = shared
         self._registry = registry
         self._clock = clock
+        self._turns = turns
         self._name = name
         self._own = own
         # Taken from the front: a plain dict skips all that was taken before, each time.
@@ -68,7 +74,7 @@ class Mirror:
         self.stopped = False
 
     def apply(self, keys: Iterable[Key], loads: Iterable[tuple[str, int]] = ()) -> None:
-        """Apply the present state of these registrations and loads, at once as far as a slice reaches."""
+        """Apply the present state of these registrations and loads, at once as far as the turn has time."""
         self._dirty.update(dict.fromkeys(keys))
         self._dirty_loads.update(dict.fromkeys(loads))
         if self._turn is None:
@@ -100,16 +106,15 @@ class Mirror:
         self._turn = None
         if self.stopped:
             return
-        end = self._clock.seconds() + SLICE
-        while self._dirty or self._dirty_loads:
-            if self._dirty:
-                self._step()
-            else:
-                self._load_step()
-            if (self._dirty or self._dirty_loads) and self._clock.seconds() >= end:
-                collect_young()
-                self._turn = self._clock.callLater(0, self._slice)
-                return
+        with self._turns:
+            while self._dirty or self._dirty_loads:
+                if self._dirty:
+                    self._step()
+                else:
+                    self._load_step()
+                if (self._dirty or self._dirty_loads) and self._turns.over():
+                    self._turn = self._clock.callLater(0, self._slice)
+                    return
         done, self._done = self._done, []
         for each in done:
             each()

@@ -3,7 +3,8 @@
 Rules:
 - A change *marks* a name with a function that builds its newest value. Marks are gathered for `gather` seconds, then
   built and written; a name that is marked again in the meantime is written once.
-- One transaction at a time, of at most `MAX_BATCH` units and `MAX_BYTES`.
+- One transaction at a time, of at most `MAX_BATCH` units and `MAX_BYTES`. It is built as background work
+  (`broker.core.turns`); a name that is marked again meanwhile is written once more.
 - Every transaction compares the revision of the member's key: that is the fence. Every value is put under its lease.
 - The key goes with its lease, and each session writes it again. So nothing is written after the end of the lease, and a
   transaction whose result was unknown does not take effect after its repetition, which has newer values.
@@ -18,10 +19,10 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -41,6 +42,7 @@ from broker.cluster.etcd.etcd_interface import (
     TxnResult,
 )
 from broker.cluster.settings import REFUSED_RETRY, SPACE_RETRY, WRITE_RETRY
+from broker.core.turns import Turns
 
 MAX_BATCH = 100
 """Limit of the units of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
@@ -49,6 +51,9 @@ MAX_BATCH = 100
 MAX_BYTES = 1_000_000
 """Limit of the values of a transaction, in bytes: etcd permits 1.5 MiB for a request, in which base64 takes a third
 more."""
+
+STEP = 10
+"""Units that are built in one step: a millisecond, of which the values of registrations take most."""
 
 OUT_OF_TOUCH = 4.0
 """Seconds without an answer of etcd after which a member counts as out of touch: as many as prove that a watch is
@@ -93,6 +98,7 @@ class Publisher:
         self,
         etcd: IEtcd,
         clock: IReactorTime,
+        turns: Turns,
         name_key: bytes,
         gather: float,
         trouble: Callable[[EtcdError], None],
@@ -102,6 +108,7 @@ class Publisher:
     ) -> None:
         self._etcd = etcd
         self._clock = clock
+        self._turns = turns
         self._name_key = name_key
         self._gather = gather
         self._trouble = trouble
@@ -122,6 +129,9 @@ class Publisher:
         self._repeats: dict[Hashable, Build] = {}
         """The names that are to be marked again."""
         self._repeat_timer: IDelayedCall | None = None
+        self._building: Deferred[None] | None = None
+        self._kept: dict[Hashable, Build] = {}
+        """Marks that wait for space, while a transaction is built."""
         self._space_timer: IDelayedCall | None = None
         self.full = False
         """True while etcd has no space."""
@@ -166,6 +176,9 @@ class Publisher:
         self._lease = 0
         self._run += 1
         self._stop_timers()
+        if self._building is not None:
+            self._building.cancel()
+            self._end_build()
         self._writing = False
         self._again({**self._sent, **self._repeats})
         self._repeats = {}
@@ -200,17 +213,26 @@ class Publisher:
         """Write one transaction of the oldest marks."""
         if not self._lease or self._writing:
             return
-        names: dict[Hashable, Build] = {}
         units: list[Unit] = []
-        size = 0
-        keep: dict[Hashable, Build] = {}
+        self._writing, self._sent = True, {}
+        self._building = building = self._turns.run(self._build(self._sent, units))
+        building.addCallbacks(self._built, self._unbuilt, (self._sent, units)).addErrback(self._defect)
+
+    def _build(self, names: dict[Hashable, Build], units: list[Unit]) -> Iterator[None]:
+        """Take the oldest marks, as many as a transaction writes, and build their units, in steps."""
+        size = taken = 0
         while self._marks and len(units) < self._most and size < MAX_BYTES:
+            taken += 1
+            if not taken % STEP:
+                yield
+            if not self._marks:
+                return  # they were discarded meanwhile
             name, build = self._marks.popitem(last=False)
             unit = build()
             if unit is None:
                 continue
             if self._space_timer is not None and not unit.deletes:
-                keep[name] = build
+                self._kept[name] = build
                 continue
             if units and size + unit.size > MAX_BYTES:
                 self._marks[name] = build
@@ -219,11 +241,25 @@ class Publisher:
             names[name] = build
             units.append(unit)
             size += unit.size
-        self._marks.update({name: build for name, build in keep.items() if name not in self._marks})
+
+    def _built(self, _: None, names: dict[Hashable, Build], units: list[Unit]) -> None:
+        self._end_build()
         if units:
             self._send(names, units)
-        else:
-            self._settle()
+        elif self._space_timer is None:
+            self._schedule()
+        self._settle()
+
+    def _unbuilt(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._end_build()
+            self._again(self._sent)
+            self._defect(failure)
+
+    def _end_build(self) -> None:
+        self._building, self._writing = None, False
+        kept, self._kept = self._kept, {}
+        self._marks.update({name: build for name, build in kept.items() if name not in self._marks})
 
     def _send(self, names: dict[Hashable, Build], units: list[Unit]) -> None:
         # The write of that revision was under the lease, so that no comparison of the lease is needed.

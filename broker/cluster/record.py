@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from twisted.internet.defer import succeed
@@ -23,23 +24,36 @@ from broker.cluster.layout import Foreign
 from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterMemory
 from broker.core.cluster.cluster_interfaces import Key, Registration
+from broker.core.turns import Turns
 
 INTERVAL = 0.5
 """Seconds from a change to its write, and between two writes: what changes more often is written once. A broker that is
 killed within this time does not have the change in its record."""
 
 PIECE = 200
-"""Registrations in one write, so that a first record of a large farm takes the reactor some milliseconds at a time."""
+"""Registrations in one write at most."""
+
+STEP = 20
+"""Registrations whose values are made in one step, less than a millisecond."""
 
 
 class Record:
     """Record of the registrations in the table of the member ``name``, kept by ``memory``. ``registry`` serves them as
     restored ones. ``age`` is that of the record in seconds at the start, None without one."""
 
-    def __init__(self, shared: Shared, registry: Any, clock: IReactorTime, name: str, memory: ClusterMemory) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        registry: Any,
+        clock: IReactorTime,
+        turns: Turns,
+        name: str,
+        memory: ClusterMemory,
+    ) -> None:
         self._shared = shared
         self._registry = registry
         self._clock = clock
+        self._turns = turns
         self._name = name
         self._memory = memory
         self._dirty: dict[Key, None] = {}
@@ -96,17 +110,25 @@ class Record:
 
     def _write(self) -> None:
         self._timer = None
-        keys = [key for key, _ in zip(self._dirty, range(PIECE), strict=False)]
-        for key in keys:
-            del self._dirty[key]
+        keys: list[Key] = []
+        values: dict[str, str | None] = {}
+        with self._turns:
+            while self._dirty and len(keys) < PIECE:
+                for key in list(islice(self._dirty, STEP)):
+                    del self._dirty[key]
+                    keys.append(key)
+                    values[layout.registration_name(key)] = self._value(key)
+                if self._turns.over():
+                    break
+        more = bool(self._dirty)
         self._writing = True
-        done = self._memory.save_record({layout.registration_name(key): self._value(key) for key in keys})
-        (done or succeed(None)).addErrback(lambda _: self._failed(keys)).addCallback(lambda _: self._written(len(keys)))
+        done = self._memory.save_record(values)
+        (done or succeed(None)).addErrback(lambda _: self._failed(keys)).addCallback(lambda _: self._written(more))
 
-    def _written(self, count: int) -> None:
+    def _written(self, more: bool) -> None:
         self._writing = False
         if self._dirty:
-            self._schedule(0.0 if count == PIECE else INTERVAL)
+            self._schedule(0.0 if more else INTERVAL)
 
     def _failed(self, keys: Iterable[Key]) -> None:
         # The memory has logged why.

@@ -13,6 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.backoff import Backoff
 from broker.cluster.etcd.etcd_interface import IEtcd
 from broker.cluster.links.link_messages import LINK_COUNTERS
+from broker.core.turns import Turns
 from broker.wires.tables import Counter
 
 
@@ -95,6 +96,7 @@ class Environment:
     memory: ClusterMemory
     settings: ClusterSettings
     rng: random.Random
+    turns: Turns = attrs.field(default=attrs.Factory(lambda self: Turns(self.clock), takes_self=True))
 
 
 class ClusterFailed(Exception):

@@ -45,10 +45,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from broker.backoff import Backoff
 from broker.cluster import key_table, layout
@@ -64,13 +65,14 @@ from broker.cluster.etcd.etcd_interface import (
     RangeResult,
     Unavailable,
 )
-from broker.cluster.key_table import Bad, Entry, Table, Touched, collect_young, pieces
+from broker.cluster.key_table import Bad, Entry, Table, Touched, pieces
 from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import DOUBT, Database
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.settings import SILENCE, WATCH_ENDED, WATCH_SILENT
 from broker.core.cluster.cluster_interfaces import Key
+from broker.core.turns import Turns
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the
@@ -88,13 +90,6 @@ HELD_LOOK = 1.0
 
 RESTARTS = 5
 """Attempts to read all keys at one revision; compaction is rare."""
-
-
-async def in_turns(clock: IReactorTime, steps: Iterator[None]) -> None:
-    """Make all steps, each in another turn of the reactor."""
-    for _ in steps:
-        collect_young()
-        await deferLater(clock, 0)
 
 
 class _Receiver:
@@ -130,6 +125,7 @@ class Feed:
         shared: Shared,
         etcd: IEtcd,
         clock: IReactorTime,
+        turns: Turns,
         keys: Keys,
         name: str,
         ttl: int,
@@ -145,6 +141,7 @@ class Feed:
         self._shared = shared
         self._etcd = etcd
         self._clock = clock
+        self._turns = turns
         self._keys = keys
         self._name = name
         self._ttl = ttl
@@ -165,21 +162,20 @@ class Feed:
         self._holding = False
         """True while the table may have entries that are held."""
         self._hold_timer: IDelayedCall | None = None
+        self._dropping: Deferred[None] | None = None
         self._hold_end = self._hold_look = 0.0
         """Times of the end of all that is held, and of the first look at its members."""
         self._leases: dict[str, int] = {}
         """Members whose leases have ended, with the revisions, of which more events may come."""
         self._left: deque[tuple[Key, int]] = deque()
         """Keys of such members that are still to be touched, with the revisions."""
-        self._touching: IDelayedCall | None = None
+        self._touching: Deferred[None] | None = None
         self._waiting: list[tuple[int, Deferred[None]]] = []
         """Revisions for which `reached` waits."""
         self.resyncs = 0
         self.resumed = 0
         """Watches that continued at the next revision."""
         self.events = 0
-        self._collected = 0
-        """Events up to the last collection of garbage."""
 
     @property
     def watching(self) -> bool:
@@ -213,10 +209,10 @@ class Feed:
         anew = ended or bool(recorded)
         self._holding = self._holding or anew
         if self._holding:
-            await in_turns(self._clock, table.hold(before, self._name, ended, recorded))
+            await self._turns.run(table.hold(before, self._name, ended, recorded))
         self.revision = revision
         self._shared.table = table
-        await in_turns(self._clock, self._replace(before, table, database.replaced))
+        await self._turns.run(self._replace(before, table, database.replaced))
         self._complete = True
         self._replaced(before)
         self._open(anew)
@@ -248,9 +244,6 @@ class Feed:
                 table.delete(event.key, event.revision, touched, doubtful and event.key != own)
             else:
                 table.put(event.value, touched)
-        if self.events - self._collected >= key_table.PIECE:
-            self._collected = self.events
-            collect_young()
         self.revision = max(self.revision, revision)
         if len(table.held) > held:
             self._hold()
@@ -295,7 +288,6 @@ class Feed:
         self.close()
         if self._touching is not None:
             self._touching.cancel()
-            self._touching = None
 
     # internal
 
@@ -337,8 +329,9 @@ class Feed:
                 page = await self._page(self._keys.prefix, 0)
                 revision = page.revision
                 while True:
-                    for kv in page.keys:
-                        table.put(kv, touched)
+                    with self._turns:
+                        for kv in page.keys:
+                            table.put(kv, touched)
                     if not page.more or not page.keys:
                         return table, revision
                     await deferLater(self._clock, 0)
@@ -399,9 +392,12 @@ class Feed:
         if self._hold_timer is not None:
             self._hold_timer.cancel()
             self._hold_timer = None
+        if self._dropping is not None:
+            self._dropping.cancel()
 
     def _drop(self) -> None:
         """Drop what is due, what is held of members that show no life, and at the end all of it, in steps."""
+        self._hold_timer = None
         table, over = self._shared.table, self._clock.seconds() >= self._hold_end
         doubtful = self._doubtful() and not over
         alive = () if over or doubtful else self._alive()
@@ -411,14 +407,13 @@ class Feed:
             if due or over or not (doubtful or table.has_key(name) or name in alive)
         ]
         drops = (table.drop_held(each, over, lambda: self.revision) for each in dict.fromkeys(names))
-        self._drop_step(chain.from_iterable(drops))
+        self._dropping = self._turns.run(map(self._note, chain.from_iterable(drops)))
+        self._dropping.addBoth(self._dropped)
 
-    def _drop_step(self, steps: Iterator[Touched]) -> None:
-        touched = next(steps, None)
-        self._hold_timer = None
-        if touched is not None:
-            self._hold_timer = self._clock.callLater(0, self._drop_step, steps)
-            self._note(touched)
+    def _dropped(self, result: Failure | None) -> None:
+        self._dropping = None
+        if result is not None:
+            self._defect(result)
             return
         self._holding = bool(self._shared.table.held)
         if self._holding:
@@ -430,16 +425,29 @@ class Feed:
         for name in [name for name, since in self._leases.items() if since <= self.revision]:
             since = self._leases.pop(name)
             self._left += ((key, since) for key in self._shared.table.of(name))
-        for _ in range(min(key_table.PIECE, len(self._left))):
-            key, since = self._left.popleft()
-            touched.registrations[key] = max(since, touched.registrations.get(key, 0))
-        if self._left and self._touching is None:
-            self._touching = self._clock.callLater(0, self._touch)
         self._changed(touched)
+        if self._left and self._touching is None:
+            self._touching = self._turns.run(self._touch())
+            self._touching.addBoth(self._touched)
 
-    def _touch(self) -> None:
+    def _touch(self) -> Iterator[None]:
+        """Touch what members have left, in steps."""
+        while self._left:
+            touched = Touched()
+            for _ in range(min(key_table.PIECE, len(self._left))):
+                key, since = self._left.popleft()
+                touched.registrations[key] = max(since, touched.registrations.get(key, 0))
+            self._changed(touched)
+            yield
+
+    def _touched(self, result: Failure | None) -> None:
         self._touching = None
-        self._note(Touched())
+        if result is not None:
+            self._defect(result)
+
+    def _defect(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self.log.failure("cluster: changes of other members could not be processed", failure)
 
 
 class WatchHeartbeat:

@@ -6,7 +6,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.net.scheduler import CROWD, MESSAGES, MESSAGES_ALONE, QUANTUM, TURN, Scheduler
-from tests.net.words import TickingClock
+from tests.ticking_clock import TickingClock
 
 
 class Work:

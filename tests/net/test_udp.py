@@ -23,8 +23,8 @@ from broker.core.rates import LINE_EVERY
 from broker.net.scheduler import MESSAGES_ALONE, TURN, Scheduler
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.waiting import reactor, there_are, turn, until
-from tests.net.words import TickingClock
 from tests.patience import PATIENCE
+from tests.ticking_clock import TickingClock
 
 LOOPBACK = "127.0.0.1"
 

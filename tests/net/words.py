@@ -9,7 +9,6 @@ from typing import Any
 from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
@@ -19,6 +18,7 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import QUANTUM, TURN, Scheduler
+from tests.ticking_clock import TickingClock
 
 COST = TURN / 199.5
 """Simulated seconds of work for a word (`Heard.cost`)."""
@@ -189,25 +189,6 @@ class Link:
     def lose(self, why: Failure = connectionDone) -> None:
         """The connection is gone."""
         self.protocol.connectionLost(why)
-
-
-class TickingClock(Clock):
-    """A clock that goes on by ``tick`` seconds each time that it is looked at, so that work takes time."""
-
-    tick = 0.0
-
-    def seconds(self) -> float:
-        self.rightNow += self.tick
-        return super().seconds()
-
-    def turn(self) -> None:
-        """One turn of a reactor: the calls due now, without those that they schedule (`Clock.advance` runs both)."""
-        now = self.rightNow
-        for call in [call for call in self.calls if call.getTime() <= now]:
-            if call.active():
-                self.calls.remove(call)
-                call.called = 1
-                call.func(*call.args, **call.kw)
 
 
 class Hub:

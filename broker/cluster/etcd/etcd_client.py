@@ -36,6 +36,7 @@ from broker.cluster.etcd.etcd_interface import (
 from broker.cluster.etcd.failures import together
 from broker.cluster.etcd.watching import Watch
 from broker.core.interfaces import InThread
+from broker.core.turns import Turns
 
 CALLS = 6
 """Concurrent calls. Twisted opens a connection for each, and etcd has the same throughput with six as with more."""
@@ -63,6 +64,7 @@ def connect(
     password: str = "",
     rng: random.Random | None = None,
     limit: int = MAX_BODY,
+    turns: Turns | None = None,
 ) -> EtcdClient:
     """Return a client; nothing is connected before the first call. Raises ValueError for unusable settings.
 
@@ -72,6 +74,7 @@ def connect(
     - ``tls``: files for endpoints ``https``; None trusts the authorities of the system.
     - ``user``, ``password``: credentials of etcd's authentication, empty without it.
     - ``limit``: bytes of the body of an answer.
+    - ``turns``: the turns in which watches pass on their events.
     """
     urls = [checked(each) for each in endpoints]
     if not urls:
@@ -87,7 +90,7 @@ def connect(
     members = [
         Endpoint(reactor, url, secure, user, password, CALLS + RENEWALS, limit) for url in urls[first:] + urls[:first]
     ]
-    return EtcdClient(reactor, members)
+    return EtcdClient(reactor, members, turns or Turns(reactor))
 
 
 def checked(url: str) -> str:
@@ -118,8 +121,9 @@ class EtcdClient:
     unless a repetition does no harm.
     """
 
-    def __init__(self, reactor: Any, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, reactor: Any, endpoints: Sequence[Endpoint], turns: Turns) -> None:
         self._reactor = reactor
+        self._turns = turns
         self._endpoints = list(endpoints)
         self._preferred = 0
         self._calls = DeferredSemaphore(CALLS)
@@ -207,7 +211,7 @@ class EtcdClient:
             if failed:
                 self._failed(endpoint)
 
-        watch = Watch(self._reactor, endpoint, (key, end, revision), watcher, present, finished)
+        watch = Watch(self._reactor, self._turns, endpoint, (key, end, revision), watcher, present, finished)
         self._watches.add(watch)
         if self._closed:
             self._reactor.callLater(0, watch.fail, CLOSED)

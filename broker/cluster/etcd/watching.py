@@ -2,8 +2,8 @@
 
 A line is one message. The end of a lease deletes all its keys in one revision, in a line of megabytes, which is cut
 between two events wherever `PIECE` bytes have come: each piece is a message that is continued by the next one, as its
-``fragment`` says. Events are decoded and passed on in slices of `SLICE` seconds, with a turn of the reactor between two
-of them, in which nothing more is read.
+``fragment`` says. Events are decoded and passed on as background work (`broker.core.turns`); while some wait for the
+next turn of the reactor, nothing more is read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from zope.interface import implementer
 from broker.cluster.etcd.codec import Message, Unintelligible, event, message, watch_request
 from broker.cluster.etcd.connections import Endpoint
 from broker.cluster.etcd.etcd_interface import Denied, Ended, EtcdError, IEtcdWatch, Watcher
+from broker.core.turns import Turns
 
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of a line, or a piece of one, that cannot be cut: the largest event has some 2 MiB."""
@@ -35,11 +36,8 @@ EVENTS, BETWEEN = b'"events":[', b"}},{"
 CUT, CONTINUED = b'}}],"fragment":true}}', b'{"result":{"events":[{'
 """End of a piece of a line, and beginning of the next one."""
 
-SLICE = 0.004
-"""Seconds for which events are passed on in one turn of the reactor: the mirror may take twice as long in it."""
-
 STEP = 50
-"""Events that are passed on together: half a millisecond, and so the error of `SLICE`."""
+"""Events that are passed on together: half a millisecond."""
 
 CREATED = 3.0
 """Seconds within which etcd confirms a watch: it does so at once."""
@@ -64,6 +62,7 @@ class Watch:
     def __init__(
         self,
         reactor: Any,
+        turns: Turns,
         endpoint: Endpoint,
         watched: tuple[bytes, bytes, int],
         watcher: Watcher,
@@ -72,6 +71,7 @@ class Watch:
     ) -> None:
         self.endpoint = endpoint
         self._reactor = reactor
+        self._turns = turns
         self._key, self._end, self._start = watched
         self._watcher = watcher
         self._present = present
@@ -111,16 +111,16 @@ class Watch:
 
     def _work(self) -> None:
         self._slice = None
-        end = self._reactor.seconds() + SLICE
         try:
-            while not self._over and (self._message is not None or self._waiting):
-                if self._message is None:
-                    self._begin_message(message(self._waiting.popleft()))
-                else:
-                    self._pass_on(self._message)
-                if (self._message is not None or self._waiting) and self._reactor.seconds() >= end:
-                    self._slice = self._reactor.callLater(0, self._work)
-                    break
+            with self._turns:
+                while not self._over and (self._message is not None or self._waiting):
+                    if self._message is None:
+                        self._begin_message(message(self._waiting.popleft()))
+                    else:
+                        self._pass_on(self._message)
+                    if (self._message is not None or self._waiting) and self._turns.over():
+                        self._slice = self._reactor.callLater(0, self._work)
+                        break
         except Unintelligible as error:
             self._ended(Ended.FAILED, f"{self.endpoint.url} does not answer as etcd does: {error}")
         if self._lines is not None and not self._over:

@@ -27,6 +27,7 @@ from broker.core.checks.check_rules import CheckKind, CheckSettings, Question
 from broker.core.checks.check_schedule import Schedule, Target
 from broker.core.interfaces import ILease, ILeases, IRegistry
 from broker.core.model import BROKER, Change, Check, Kind, LoadDetails, Policy, Provider, Service
+from broker.core.turns import Turns
 
 REGULAR = 3
 """Reports after which a peer is regular: two periods."""
@@ -111,9 +112,9 @@ BEGIN_AFTER = 1.0
 """Default seconds from the offer of a service to its supervision: short beside the interval of checks, and longer than
 a client stays that connects, offers a service and disconnects."""
 
-AT_ONCE = 500
-"""Services at which one turn of the reactor looks: some 5 ms. A farm that reconnects has thousands, and after a change
-of the rules it is all of them."""
+STEP = 50
+"""Services at which one step looks, half a millisecond. A farm that reconnects has thousands, and after a change of the
+rules it is all of them."""
 
 
 class _CheckedService:
@@ -141,12 +142,14 @@ class RegisteredChecks:
         registry: IRegistry,
         schedule: Schedule,
         clock: IReactorTime,
+        turns: Turns,
         leases: ILeases,
         begin_after: float = BEGIN_AFTER,
     ) -> None:
         self._registry = registry
         self._schedule = schedule
         self._clock = clock
+        self._turns = turns
         self._begin_after = begin_after
         # Taken from the front: a plain dict skips all that was taken before, each time.
         self._due: OrderedDict[int, int] = OrderedDict()
@@ -200,29 +203,32 @@ class RegisteredChecks:
 
     def _look(self) -> None:
         """Supervise the next services that are due, as far as they are still offered, by the present rules."""
-        left = AT_ONCE
-        while self._due and left > 0:
-            number, done = self._due.popitem(last=False)
-            provider = self._registry.provider(number)
-            left -= 1
-            if provider is None or provider.broker:
-                continue
-            checked = self._providers.get(number, {})
-            services = provider.services[done : done + left]
-            left -= len(services)
-            done += len(services)
-            if done < len(provider.services):
-                self._due[number] = done
-                self._due.move_to_end(number, last=False)
-            local = is_local(provider.address)
-            for service in services:
-                subject = checked.get(id(service))
-                before = None if subject is None or subject.target is None else subject.target.question
-                question = self._question(service, provider.wire, local)
-                if before != question:
-                    self._drop(number, id(service))
-                    self._add(service, question)
+        with self._turns:
+            while self._due:
+                self._look_at(*self._due.popitem(last=False))
+                if self._turns.over():
+                    break
         self._looking = self._clock.callLater(0, self._look) if self._due else None
+
+    def _look_at(self, number: int, done: int) -> None:
+        """Supervise the next services of a provider, from the place ``done`` on."""
+        provider = self._registry.provider(number)
+        if provider is None or provider.broker:
+            return
+        checked = self._providers.get(number, {})
+        services = provider.services[done : done + STEP]
+        done += len(services)
+        if done < len(provider.services):
+            self._due[number] = done
+            self._due.move_to_end(number, last=False)
+        local = is_local(provider.address)
+        for service in services:
+            subject = checked.get(id(service))
+            before = None if subject is None or subject.target is None else subject.target.question
+            question = self._question(service, provider.wire, local)
+            if before != question:
+                self._drop(number, id(service))
+                self._add(service, question)
 
     def _add(self, service: Service, question: Question | None) -> None:
         if question is None:

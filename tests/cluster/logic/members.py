@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
@@ -18,6 +17,7 @@ from broker.core.model import Provider, Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.simulation.fake_client import FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
+from tests.ticking_clock import TickingClock
 
 STEP = 0.01
 """Seconds by which the clock advances at a time."""
@@ -49,7 +49,7 @@ class Farm:
     """A fake etcd and the members that `member` starts."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.etcd = FakeEtcd(self.clock, random.Random(seed))
 
     def member(

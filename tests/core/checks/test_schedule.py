@@ -14,11 +14,13 @@ from broker.app.health_checks import settings_of
 from broker.config.checks_settings import Checks
 from broker.core.checks.check_rules import GIVE_UP, CheckKind, CheckRule, CheckSettings, Outcome, Question
 from broker.core.checks.check_schedule import Schedule
-from broker.core.checks.registered_checks import AT_ONCE, RegisteredChecks
+from broker.core.checks.registered_checks import STEP, RegisteredChecks
 from broker.core.liveness import Leases
 from broker.core.model import CheckState, Policy, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from broker.core.turns import SHARE, Turns
+from tests.ticking_clock import TickingClock
 
 PING = CheckRule(("*",), CheckKind.PING, interval=10.0, timeout=2.0, up=1, down=2, policy=Policy.HIDE)
 TCP = attrs.evolve(PING, kind=CheckKind.TCP)
@@ -64,13 +66,15 @@ class Rig:
     """Seconds from an offer to the supervision."""
 
     def __init__(self, *rules: CheckRule, **settings: Any) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.leases = Leases(self.clock)
         self.asker = RecordingAsker(self.clock)
         self.registry = Registry(self.clock, count(1).__next__, Restored((), 0.0, self.clock, lambda ids: None))
         self.settings = CheckSettings(rules, **settings)
         self.schedule = Schedule(self.clock, self.leases, self.asker, lambda: 0.5, self.settings)
-        self.checks = RegisteredChecks(self.registry, self.schedule, self.clock, self.leases, self.begin_after)
+        self.checks = RegisteredChecks(
+            self.registry, self.schedule, self.clock, Turns(self.clock), self.leases, self.begin_after
+        )
 
     def offer(self, *names: str, wire: str = "elko", address: str = "192.0.2.1") -> list[Service]:
         provider = self.registry.join("p", wire, address)
@@ -317,20 +321,28 @@ def test_a_service_that_is_amended_before_that_is_supervised_as_amended():
 
 def test_supervision_begins_of_more_services_than_one_turn_takes():
     rig = LaterRig(PING)
-    services = [rig.offer(f"inn-{number}")[0] for number in range(2 * AT_ONCE + 1)]
-    rig.clock.advance(1.0)
+    services = [rig.offer(f"inn-{number}")[0] for number in range(100)]
+    rig.clock.tick = SHARE / 5
+    rig.clock.rightNow += 1.0
+    rig.clock.turn()
+    supervised = [service for service in services if rig.state(service) == "untested"]
+    assert supervised == services[: len(supervised)]
+    assert 0 < len(supervised) < len(services)
+    rig.run(1.0)
     assert {rig.state(service) for service in services} == {"untested"}
 
 
-@pytest.mark.parametrize("each", [200, 2 * AT_ONCE])
+@pytest.mark.parametrize("each", [STEP // 2, 20 * STEP])
 def test_other_rules_apply_to_a_part_of_the_services_in_each_turn(each: int):
     rig = Rig()
-    providers = 4 * AT_ONCE // each
+    providers = 40 * STEP // each
     services = [service for _ in range(providers) for service in rig.offer(*(f"inn-{n}" for n in range(each)))]
+    rig.clock.tick = SHARE / 5
     rig.checks.use(CheckSettings((PING,)))
+    rig.clock.tick = 0.0
     supervised = [service for service in services if rig.state(service) == "untested"]
     assert supervised == services[: len(supervised)]
-    assert AT_ONCE - providers <= len(supervised) <= AT_ONCE
+    assert min(each, STEP) <= len(supervised) <= 5 * STEP
     found = rig.registry.find("inn-0", "tcp")
     assert set(found) == {service for service in services if service.name == "inn-0"}
     left = services[-1].provider
@@ -344,7 +356,8 @@ def test_other_rules_apply_to_a_part_of_the_services_in_each_turn(each: int):
 
 def test_services_that_move_up_before_their_turn_are_supervised():
     rig = LaterRig(PING)
-    services = rig.offer(*(f"inn-{n}" for n in range(AT_ONCE + 10)))
+    services = rig.offer(*(f"inn-{n}" for n in range(STEP + 10)))
+    rig.clock.tick = SHARE
     before = []
 
     def withdraw() -> None:

@@ -17,7 +17,8 @@ from broker.net.http.request import HttpLimits, RequestBounds, RequestIds
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.rest.messages import Request, Response
-from tests.net.words import TickingClock, Wire
+from tests.net.words import Wire
+from tests.ticking_clock import TickingClock
 
 
 def echo(request: Request) -> Response:

@@ -16,7 +16,7 @@ from broker.net.connection import UNWATCHED
 from broker.net.scheduler import Scheduler
 from tests.net.router.rig import Rig, Server, Speaker
 from tests.net.waiting import reactor, until
-from tests.net.words import TickingClock
+from tests.ticking_clock import TickingClock
 
 
 class Fairness(Rig):

@@ -12,7 +12,8 @@ from broker.net.connection_limits import ConnectionLimits
 from broker.net.scheduler import TURN, Scheduler
 from broker.wires.dns.codec.dns_query import framed
 from broker.wires.dns.dns_wire import DnsFactory
-from tests.net.words import TickingClock, Wire
+from tests.net.words import Wire
+from tests.ticking_clock import TickingClock
 from tests.wires.dns.recording import DnsFarm
 
 QUERY = framed(dns.message.make_query("bank.elkobroker", "A").to_wire())

@@ -1,0 +1,77 @@
+"""What happens between two turns of the reactor in which a member works on many registrations."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.cluster.publisher import MAX_BATCH, STEP
+from broker.cluster.settings import ClusterSettings
+from broker.core.model import Rights, Service
+from broker.core.turns import SHARE
+from tests.cluster.logic.members import Farm, Member
+
+SERVICES = 4 * STEP
+assert SERVICES < MAX_BATCH, "one transaction has them all"
+
+GATHER = ClusterSettings("a").gather
+
+TURNS = pytest.mark.parametrize("turns", range(6))
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def offered(member: Member, turns: int) -> int:
+    """Return the provider of `SERVICES` services, of which a transaction has been built for so many turns."""
+    farm = member.farm
+    id = member.register()
+    farm.until(lambda: farm.values("s"), "the provider")
+    farm.clock.tick = SHARE
+    member.registry.offer([Service(f"s-{number}", "h:1", id) for number in range(SERVICES)], Rights())
+    farm.clock.rightNow += GATHER
+    for _ in range(turns):
+        farm.clock.turn()
+    farm.clock.tick = 0.0
+    return id
+
+
+def names(farm: Farm) -> set[str]:
+    return {each.split("/")[1] for each in farm.values("s")}
+
+
+@TURNS
+def test_what_is_withdrawn_while_a_transaction_is_built_does_not_stay(farm: Farm, turns: int) -> None:
+    a, b = farm.joined("a", "b")
+    id = offered(a, turns)
+    a.registry.withdraw(id, [f"s-{number}" for number in range(0, SERVICES, 2)])
+    farm.run(1.0)
+    kept = {f"s-{number}" for number in range(1, SERVICES, 2)}
+    assert names(farm) == {"bank", *kept}
+    assert {each.name for each in b.registry.services()} == {"bank", *kept}
+
+
+@TURNS
+def test_an_interruption_while_a_transaction_is_built_loses_nothing(farm: Farm, turns: int) -> None:
+    a, b = farm.joined("a", "b")
+    offered(a, turns)
+    a.client.disconnect()
+    farm.until(lambda: not a.is_member, "the end of the session")
+    a.client.connect()
+    farm.until(lambda: len(names(farm)) == SERVICES + 1, "the services")
+    farm.until(lambda: len(b.registry.services()) == SERVICES + 1, "the services elsewhere")
+
+
+@TURNS
+def test_deletions_go_on_without_space_while_many_services_wait(farm: Farm, turns: int) -> None:
+    a, b = farm.joined("a", "b")
+    other = b.register("shop", "h:9")
+    mine = a.register("shop", "h:10")
+    farm.until(lambda: a.found("shop") == b.found("shop") == sorted((other, mine)), "the services")
+    farm.etcd.fill()
+    offered(a, turns)
+    a.registry.leave(mine)
+    farm.until(lambda: b.found("shop") == [other], "the departure")
+    farm.etcd.drain_alarm()
+    farm.until(lambda: len(names(farm)) == SERVICES + 2, "the services")
