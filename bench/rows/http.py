@@ -34,6 +34,7 @@ from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from broker.core.turns import Turns
 from broker.operate import daemon_endpoints, event_endpoints, metrics, table_endpoints, why
 from broker.operate.broker_tables import counter_view, registry_views
 from broker.rest.http_endpoint import Call, Routes, convert_query
@@ -98,7 +99,7 @@ class _Farm:
             provider = registry.join(f"server-{number}", "elko", f"192.0.2.{number % 250}:{number % 60_000}")
             registry.offer([Service(f"service-{number}", f"server-{number}:9000", provider)], Rights())
             registry.load(provider, number % 97 / 97)
-        past = LoadHistory(registry, self.clock)
+        past = LoadHistory(registry, self.clock, Turns(self.clock))
         past.start()
         self.clock.advance(2 * STEP)
         views: Mapping[str, AnyView] = {

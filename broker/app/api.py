@@ -87,7 +87,7 @@ class OperatorsApi:
         registry = core.registry
         self.hub = WatchHub(registry, clock)
         self.streams = topic_endpoints.TopicStreams(core.topics, clock)
-        self.history = LoadHistory(registry, clock)
+        self.history = LoadHistory(registry, clock, core.turns)
         self.times = LoopTimes()
         self._probe = SchedulerProbe(clock, core.scheduler, self.times.delay)
         shown = sources.shown()

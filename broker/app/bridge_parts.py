@@ -34,7 +34,8 @@ def make_bridges(
     """Make the bridges, and have ``retries`` open their listener. Raises OSError if CURVE is not available."""
     context = LinkContext(Pool(ROOM), core.scheduler, core.refusal_log, reactor, core.leases)
     links = Links(LinkSettings(config.place, config.secret_key, wire=WIRE, by_name=False), context)
-    bridges = Bridges(config, links, core.registry, core.topics, access, reactor, core.cluster.members.clustered)
+    clustered = core.cluster.members.clustered
+    bridges = Bridges(config, links, core.registry, core.topics, access, reactor, core.turns, clustered)
     if config.place is not None:
         retries.add(LISTENER, config.place.where, links.bind)
     counters.include(links.counts)

@@ -175,7 +175,7 @@ class Membership:
         counters.include(self._health.counts)
         counters.include(self._cluster.counts)
         counters.include(self._links.counts)
-        self._topics = RemoteTopics(self._links, reactor)
+        self._topics = RemoteTopics(self._links, reactor, core.turns)
         self._topics.join(SHARED, core.topics)
         counters.include(self._topics.counts)
         self._reporting = LoopingCall(self._report)

@@ -43,6 +43,7 @@ from broker.core.errors import Malformed, Reason
 from broker.core.interfaces import IRegistry, ITopics, IWait
 from broker.core.model import MAX_TOPIC, Change, LoadDetails, NotReady, PublishedHeaders, is_own
 from broker.core.rates import Bucket
+from broker.core.turns import Turns
 from broker.wires.tables import Counter, Row
 
 LISTENER = "bridges"
@@ -264,6 +265,7 @@ class Bridges:
         topics: ITopics,
         access: Access,
         clock: IReactorTime,
+        turns: Turns,
         clustered: bool = False,
     ) -> None:
         assert config.site is not None
@@ -273,7 +275,7 @@ class Bridges:
         self._clustered = clustered
         self._sites = _Sites(config, links.public_key)
         self._access = access
-        self.imports = Imports(config.site, registry, clock)
+        self.imports = Imports(config.site, registry, clock, turns)
         self._all = {each.name: Bridge(self, each, self._grants_of(each.key)) for each in config.to}
         self._up: dict[str, Bridge] = {}
         self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -358,9 +360,9 @@ class Bridges:
 
     def is_first(self, path: Path) -> bool:
         """Return True for the first message of that origin, and remember it."""
-        if path.begin in self._recent:
+        if path.origin in self._recent:
             return False
-        self._recent[path.begin] = None
+        self._recent[path.origin] = None
         if len(self._recent) > RECENT:
             self._recent.popitem(last=False)
         return True

@@ -1,7 +1,7 @@
 """The services that all bridges of this broker receive: a table of routes, and what is registered of it.
 
 Rules:
-- Each received service is a *route*. Routes with the same begin, name, protocol and address lead to one service: the
+- Each received service is a *route*. Routes with the same origin, name, protocol and address lead to one service: the
   shortest one with an open link is registered, as a provider of its own on the wire `bridge`.
 - The routes of a bridge whose link has ended are *lost*: what is registered by one is doubtful, and gone after the time
   `keep` of the bridge. A link that opens again refreshes the routes that it brings; the others go after that time.
@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -22,14 +23,12 @@ from broker.config.bridge_settings import BridgeTo
 from broker.core.errors import Malformed, Reason, Refusal, at_limit
 from broker.core.interfaces import IRegistry
 from broker.core.model import FailingService, LoadDetails, Rights, Service
-
-AT_ONCE = 100
-"""Services that are registered or withdrawn in one turn of the reactor: some milliseconds."""
+from broker.core.turns import Turns
 
 MAX_IDENT = 8_192
 """Bytes of an ident: escaped name, protocol and address."""
 
-Begin = tuple[str, str, str, str]
+Origin = tuple[str, str, str, str]
 """First site of a path; name, protocol and address of the service here. It outlasts a restart of the provider."""
 
 
@@ -46,7 +45,7 @@ class Route:
     failing: FailingService | None
 
     @property
-    def begin(self) -> Begin:
+    def origin(self) -> Origin:
         """The key of the table of routes."""
         each = self.service
         return self.path.sites[0], each.name, each.protocol, each.hostport
@@ -90,13 +89,15 @@ class _Shown:
 class Imports:
     """The table of routes. ``here`` is the name of this site."""
 
-    def __init__(self, here: str, registry: IRegistry, clock: IReactorTime) -> None:
+    def __init__(self, here: str, registry: IRegistry, clock: IReactorTime, turns: Turns) -> None:
         self._here = here
         self._registry = registry
         self._clock = clock
-        self._routes: dict[Begin, list[Route]] = {}
-        self._shown: dict[Begin, _Shown] = {}
-        self._dirty: dict[Begin, str] = {}
+        self._turns = turns
+        self._routes: dict[Origin, list[Route]] = {}
+        self._shown: dict[Origin, _Shown] = {}
+        # Taken from the front: a plain dict skips all that was taken before, each time.
+        self._dirty: OrderedDict[Origin, str] = OrderedDict()
         """Services to settle, with the reason for the end of one without a route."""
         self._timer: IDelayedCall | None = None
 
@@ -113,8 +114,8 @@ class Imports:
                 continue
             source.routes[route.ident] = route
             source.providers.setdefault(route.provider, {})[route.ident] = route
-            self._routes.setdefault(route.begin, []).append(route)
-            self._settle_soon(route.begin)
+            self._routes.setdefault(route.origin, []).append(route)
+            self._settle_soon(route.origin)
 
     def withdraw(self, source: Source, idents: Sequence[bytes]) -> None:
         """Handle the end of services at the neighbour."""
@@ -129,7 +130,7 @@ class Imports:
                 continue
             source.loads[provider] = load
             for route in routes.values():
-                shown = self._shown.get(route.begin)
+                shown = self._shown.get(route.origin)
                 if shown is not None and shown.route is route:
                     self._registry.load(shown.provider, *load)
 
@@ -137,7 +138,7 @@ class Imports:
         """Handle the end of the link: all services are doubtful, and go after a while."""
         source.lost.update(source.routes)
         for route in source.routes.values():
-            self._settle_soon(route.begin)
+            self._settle_soon(route.origin)
         self.expire_later(source)
 
     def expire_later(self, source: Source) -> None:
@@ -186,43 +187,47 @@ class Imports:
         if not same:
             del source.providers[route.provider]
             source.loads.pop(route.provider, None)
-        routes = self._routes[route.begin]
+        routes = self._routes[route.origin]
         routes.remove(route)
         if not routes:
-            del self._routes[route.begin]
-        self._settle_soon(route.begin, why)
+            del self._routes[route.origin]
+        self._settle_soon(route.origin, why)
 
-    def _settle_soon(self, begin: Begin, why: str = "withdrawn") -> None:
-        self._dirty[begin] = why
+    def _settle_soon(self, origin: Origin, why: str = "withdrawn") -> None:
+        self._dirty[origin] = why
         if self._timer is None:
             self._timer = self._clock.callLater(0, self._work)
 
     def _work(self) -> None:
         self._timer = None
-        for begin in list(self._dirty)[:AT_ONCE]:
-            self._settle(begin, self._dirty.pop(begin))
-        if self._dirty:
+        with self._turns:
+            while self._dirty:
+                origin, why = self._dirty.popitem(last=False)
+                self._settle(origin, why)
+                if self._turns.over():
+                    break
+        if self._dirty and self._timer is None:
             self._timer = self._clock.callLater(0, self._work)
 
-    def _settle(self, begin: Begin, why: str) -> None:
+    def _settle(self, origin: Origin, why: str) -> None:
         """Register the best route to a service, in place of the one that is registered."""
-        routes = self._routes.get(begin, ())
+        routes = self._routes.get(origin, ())
         best = min(routes, key=lambda each: (each.source.is_lost(each), len(each.path.sites)), default=None)
-        shown = self._shown.get(begin)
+        shown = self._shown.get(origin)
         if best is None:
             if shown is not None:
-                del self._shown[begin]
+                del self._shown[origin]
                 self._registry.leave(shown.provider, why)
             return
         if shown is not None and self._same(shown, best):
             shown.route = best
         else:
             # The new one first: a find never misses both.
-            self._show(begin, best)
+            self._show(origin, best)
             if shown is not None:
                 self._registry.leave(shown.provider)
-        if begin in self._shown:
-            self._judge(self._shown[begin])
+        if origin in self._shown:
+            self._judge(self._shown[origin])
 
     def _same(self, shown: _Shown, best: Route) -> bool:
         """Return True if the registered service is that of a route, or could become it by a change of its info."""
@@ -234,17 +239,17 @@ class Imports:
             self._registry.amend(new)
         return True
 
-    def _show(self, begin: Begin, route: Route) -> None:
+    def _show(self, origin: Origin, route: Route) -> None:
         source = route.source
         provider = self._registry.join(route.label, WIRE, source.address)
         try:
             self._registry.offer([attrs.evolve(route.service, provider=provider)], Rights())
         except Refusal as refusal:
             source.refuse(refusal.text)
-            self._shown.pop(begin, None)
+            self._shown.pop(origin, None)
             self._registry.leave(provider)
             return
-        self._shown[begin] = _Shown(route, provider)
+        self._shown[origin] = _Shown(route, provider)
         if route.provider in source.loads:
             self._registry.load(provider, *source.loads[route.provider])
 

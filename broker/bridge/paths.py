@@ -48,7 +48,7 @@ class Path:
         return " ".join((self.id, *self.sites))
 
     @property
-    def begin(self) -> tuple[str, str]:
+    def origin(self) -> tuple[str, str]:
         """The id and the first site, which the same service or message has on each way."""
         return self.id, self.sites[0]
 

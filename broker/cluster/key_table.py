@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 
 import attrs
 from twisted.logger import Logger
@@ -29,6 +29,7 @@ from broker.cluster.etcd.etcd_interface import KeyValue
 from broker.cluster.layout import Foreign, Keys
 from broker.core.cluster.cluster_interfaces import Key, Member, Registration
 from broker.core.model import LoadDetails
+from broker.core.turns import pieces
 
 MAX_ENTRIES = 200_000
 """Limit of registrations of the farm, and of their standbys: as many as the registry takes services."""
@@ -45,9 +46,6 @@ reactor for some milliseconds each."""
 
 MAX_LOGGED = 100
 """Limit of the keys whose bad values are logged, so that a stranger who writes does not fill the log."""
-
-PIECE = 50
-"""Keys that are held, compared, touched, discarded or reconciled in one step, a millisecond at most."""
 
 LEASED = frozenset((b"b", b"s", b"t", b"l", b"beat"))
 """Kinds of keys that members put under their leases only."""
@@ -478,13 +476,6 @@ class Table:
                 self._load_of[where[0], id] = where[1]
                 if before is None or before.lease != entry.lease or before.loads.get(id) != load:
                     touched.loads[where[0], id] = None
-
-
-def pieces(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    """Divide keys into pieces, each for one step."""
-    rest = iter(keys)
-    while piece := list(islice(rest, PIECE)):
-        yield piece
 
 
 def _member(name: str, kv: KeyValue) -> tuple[Member, int, bool]:

@@ -46,12 +46,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Compare, Delete, Put
-from broker.cluster.key_table import Entry, pieces
+from broker.cluster.key_table import Entry
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import ANONYMOUS, FailingService
+from broker.core.turns import pieces
 
 
 class State(enum.Enum):

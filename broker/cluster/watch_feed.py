@@ -52,7 +52,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.backoff import Backoff
-from broker.cluster import key_table, layout
+from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import (
     Compacted,
     Ended,
@@ -65,14 +65,14 @@ from broker.cluster.etcd.etcd_interface import (
     RangeResult,
     Unavailable,
 )
-from broker.cluster.key_table import Bad, Entry, Table, Touched, pieces
+from broker.cluster.key_table import Bad, Entry, Table, Touched
 from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import DOUBT, Database
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.settings import SILENCE, WATCH_ENDED, WATCH_SILENT
 from broker.core.cluster.cluster_interfaces import Key
-from broker.core.turns import Turns
+from broker.core.turns import PIECE, Turns, pieces
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the
@@ -434,7 +434,7 @@ class Feed:
         """Touch what members have left, in steps."""
         while self._left:
             touched = Touched()
-            for _ in range(min(key_table.PIECE, len(self._left))):
+            for _ in range(min(PIECE, len(self._left))):
                 key, since = self._left.popleft()
                 touched.registrations[key] = max(since, touched.registrations.get(key, 0))
             self._changed(touched)

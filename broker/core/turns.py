@@ -12,15 +12,29 @@ Rules:
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from types import TracebackType
+from typing import TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
+T = TypeVar("T")
+
 SHARE = 0.008
 """Seconds: peers do not notice less than 10 ms."""
+
+PIECE = 50
+"""Items of one step whose work takes some 20 µs each."""
+
+
+def pieces(items: Iterable[T], size: int | None = None) -> Iterator[list[T]]:
+    """Divide items into pieces of `PIECE` or another size, each for one step."""
+    rest = iter(items)
+    while piece := list(islice(rest, size or PIECE)):
+        yield piece
 
 
 class Turns:

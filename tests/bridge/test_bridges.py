@@ -21,6 +21,7 @@ from broker.core.model import Auth, Check, CheckState, PublishedHeaders, Rights,
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.topics import Topics
+from broker.core.turns import Turns
 from tests.cluster.links_network import LinksNetwork, SimulatedLinks
 
 EVERY: dict[str, Any] = {f"{way}_{what}": ("*",) for way in ("send", "receive") for what in ("services", "topics")}
@@ -95,7 +96,7 @@ class Rig:
         registry = Registry(self.clock, self.ids.__next__, Restored((), 0.0, self.clock, lambda ids: None))
         topics = Topics()
         access = AnonymousAccess()
-        bridges = Bridges(config, links, registry, topics, access, self.clock, self.clustered)  # type: ignore[arg-type]
+        bridges = Bridges(config, links, registry, topics, access, self.clock, Turns(self.clock), self.clustered)  # type: ignore[arg-type]
         site = Site(name, registry, topics, bridges)
         topics.subscribe(b"t", site, site)
         bridges.start()

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 import pytest
-from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import Clock
 
 from broker.core.load_history import PIECE, SAMPLES, STEP, LoadHistory
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-
-
-class Turns(Clock):
-    """A clock that counts the calls for the next turn of the reactor."""
-
-    turns = 0
-
-    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kw: object) -> IDelayedCall:
-        self.turns += delay == 0
-        return super().callLater(delay, callable, *args, **kw)
+from broker.core.turns import SHARE, Turns
+from tests.ticking_clock import TickingClock
 
 
 class Farm:
     def __init__(self) -> None:
-        self.clock = Turns()
+        self.clock = TickingClock()
         ids = count(1)
         self.registry = Registry(self.clock, lambda: next(ids), Restored([], 0, self.clock, lambda ids: None))
-        self.history = LoadHistory(self.registry, self.clock)
+        self.history = LoadHistory(self.registry, self.clock, Turns(self.clock))
         self.history.start()
         self.clock.advance(0)
 
@@ -71,16 +60,19 @@ def test_the_history_ends_with_the_provider(farm: Farm) -> None:
 
 
 def test_many_providers_are_sampled_in_several_turns(farm: Farm) -> None:
-    last = [farm.registry.join("", "elko", "a") for _ in range(2 * PIECE + 1)][-1]
-    before = farm.clock.turns
+    last = [farm.registry.join("", "elko", "a") for _ in range(8 * PIECE)][-1]
+    farm.clock.rightNow += STEP
+    farm.clock.tick = SHARE / 4
+    farm.clock.turn()
+    assert 0 < len(farm.history) < 8 * PIECE
     farm.minutes(1)
-    assert farm.history.of(last) == [0.0]
-    # Three pieces of samples and the end of them; three of the search for providers that have left, the first at once.
-    assert farm.clock.turns - before == 5
+    farm.clock.tick = 0.0
+    assert len(farm.history) == 8 * PIECE
+    assert farm.history.of(last)[0] == 0.0
 
 
 def test_the_number_of_histories_is_bounded(farm: Farm) -> None:
-    farm.history = LoadHistory(farm.registry, farm.clock, most=2)
+    farm.history = LoadHistory(farm.registry, farm.clock, Turns(farm.clock), most=2)
     providers = [farm.registry.join("", "elko", "a") for _ in range(3)]
     farm.history.start()
     farm.clock.advance(0)

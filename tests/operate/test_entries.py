@@ -11,6 +11,7 @@ from broker.access.rights import AnonymousAccess
 from broker.core.cluster.cluster_interfaces import SINGLE
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
+from broker.core.turns import Turns
 from broker.operate import daemon_endpoints, table_endpoints, why
 from broker.operate.table_endpoints import MAX_IDS
 from broker.rest.problem import Problem
@@ -22,7 +23,7 @@ OLD = Provider(7, "old", "elko", "192.0.2.3:1", 0.0, 0.0, (Service("bank", "old:
 class Entries(ApiFarm):
     def __init__(self) -> None:
         super().__init__(OLD)
-        self.history = LoadHistory(self.registry, self.clock)
+        self.history = LoadHistory(self.registry, self.clock, Turns(self.clock))
         self.history.start()
         self.left: dict[int, float] = {}
         self.reasons: list[NotReady] = []

@@ -34,6 +34,7 @@ from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import MAX_TOPIC, PublishedHeaders, is_own
+from broker.core.turns import Turns
 
 INTEREST, MESSAGES = "interest", "topics"
 """Names of the channels."""
@@ -42,7 +43,10 @@ SHARED = b""
 """Name of the space of the topics that all wires share."""
 
 AT_ONCE = 1_000
-"""Names announced, or subscriptions of a lost broker removed, in one turn of the reactor: one or two milliseconds."""
+"""Names announced to a broker in one turn of the reactor: one or two milliseconds."""
+
+STEP = 100
+"""Subscriptions of a lost broker that are removed in one step."""
 
 BATCH_BYTES = 256 * 1024
 """Bytes of names in one announcement, which are copied and encrypted in one piece."""
@@ -145,9 +149,10 @@ class RemoteTopics:
 
     log = Logger()
 
-    def __init__(self, links: ILinks, clock: IReactorTime, bounds: InterestBounds | None = None) -> None:
+    def __init__(self, links: ILinks, clock: IReactorTime, turns: Turns, bounds: InterestBounds | None = None) -> None:
         self._links = links
         self._clock = clock
+        self._turns = turns
         self._bounds = bounds or InterestBounds()
         self._spaces: dict[bytes, _Space] = {}
         self._own = _Interests(self._bounds)
@@ -230,15 +235,15 @@ class RemoteTopics:
         for session in list(self._sessions.values()):
             if session.pending:
                 self._announce(session)
-        left = AT_ONCE
-        while self._ended and left:
-            session = self._ended[-1]
-            some = list(islice(session.interests.topics, left))
-            for topic in some:
-                self._forget(session, topic)
-            left -= len(some)
-            if not session.interests.topics:
-                self._ended.pop()
+        with self._turns:
+            while self._ended:
+                session = self._ended[-1]
+                for topic in list(islice(session.interests.topics, STEP)):
+                    self._forget(session, topic)
+                if not session.interests.topics:
+                    self._ended.pop()
+                if self._turns.over():
+                    break
         self._soon()
 
     def _announce(self, session: RemoteSubscriber) -> None:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster import key_table, layout
+from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import KeyValue
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys, MemberValue, RegistrationValue, ServiceValue
+from broker.core import turns
 from broker.core.cluster.cluster_interfaces import Key
 
 KEYS = Keys("farm")
@@ -140,7 +141,7 @@ def test_a_member_with_another_lease_is_touched_with_the_keys_that_it_has_now() 
 def test_what_a_member_with_many_registrations_had_is_dropped_in_steps(
     restored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_table, "PIECE", 10)
+    monkeypatch.setattr(turns, "PIECE", 10)
     keys: list[Key] = [("elko", "bank", "tcp", f"h:{number}") for number in range(95)]
     made = table()
     for number, key in enumerate(keys, 2):

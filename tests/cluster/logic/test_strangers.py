@@ -11,11 +11,12 @@ from twisted.logger import capturedLogs
 
 from broker.cluster.etcd.etcd_interface import Delete, KeyValue, Put
 from broker.cluster.ids import BLOCK
-from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE, PIECE
+from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE
 from broker.cluster.layout import LAYOUT
 from broker.cluster.publisher import MAX_BATCH
 from broker.cluster.settings import SILENCE
 from broker.core.model import Rights, Service
+from broker.core.turns import PIECE
 from tests.cluster.logic.members import Farm, KeptMemory
 
 OTHER_LAYOUT: dict[str, object] = {
