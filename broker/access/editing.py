@@ -24,7 +24,7 @@ from broker.access import users_document
 from broker.access.identity import ANONYMOUS
 from broker.access.passwords import NO_NAME, BadPassword, is_user
 from broker.access.users_document import MAX_PASSWORDS, TokenEntry, UserEntry, UsersDocument
-from broker.access.users_file import EditFailed, alone, read, replace
+from broker.access.users_file import EditFailed, locked, read, replace
 from broker.config.toml_values import lines, structure, toml
 
 DAY = 86_400.0
@@ -280,7 +280,7 @@ def _change(path: str, change: Callable[[_File], None], create: bool = False) ->
     """Carry out a change of the file. The other users must be the same after it."""
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise EditFailed(f"{path} would be in no directory")
-    with alone(path) as real:
+    with locked(path) as real:
         if not os.path.lexists(real):
             if not create:
                 raise EditFailed(f"there is no file {path}")

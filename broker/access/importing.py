@@ -30,7 +30,7 @@ from broker.access.identity import ANONYMOUS
 from broker.access.imported_rights import FormerRule, Gathered, add_rules, extended_text, users_text
 from broker.access.passwords import BadPassword, is_user
 from broker.access.users_document import parse
-from broker.access.users_file import MODE, BadUsers, EditFailed, alone, read, replace
+from broker.access.users_file import MODE, BadUsers, EditFailed, locked, read, replace
 from broker.blocking import blocking
 from broker.config import endpoint, files
 from broker.config.endpoint import BadEndpoint
@@ -72,7 +72,7 @@ def write(path: str, to: str) -> Imported:
         if os.path.lexists(each):
             raise EditFailed(f"{each} exists already: remove it, or name another file by --to")
     for each, text in written.items():
-        with alone(each) as real:
+        with locked(each) as real:
             replace(real, text)
             # The broker may read the old file by its group.
             old = os.stat(path)

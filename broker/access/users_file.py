@@ -108,10 +108,11 @@ class EditFailed(Exception):
 
 
 @contextlib.contextmanager
-def alone(path: str) -> Iterator[str]:
-    """Lock the file against concurrent changes. Yields the path with symbolic links resolved, so that links stay.
+def locked(path: str) -> Iterator[str]:
+    """Lock the file against concurrent changes. Yields the path with symbolic links resolved, so that the links are
+    preserved.
 
-    Raises `EditFailed` for an error of the system, also one of the body.
+    Raises `EditFailed` for any OSError, including one raised inside the ``with`` block.
     """
     real = os.path.realpath(path)
     directory = os.path.dirname(real)

@@ -47,7 +47,7 @@ MAX_ANSWER = 64 * 1024
 
 
 class WebhookFailed(Exception):
-    """A webhook that did not take the request; the message gives the reason."""
+    """A webhook did not accept the request; the message gives the reason."""
 
 
 class Webhooks:

@@ -157,8 +157,8 @@ class Client:
         window: int | None = None,
         on_event: OnEvent | None = None,
     ) -> Deferred[Reader]:
-        """Open a flow of Contents to the handler ``receive``: see `broker.client.reader`. No resources: all of the
-        profile's.
+        """Open a flow of Contents to the handler ``receive``: see `broker.client.reader`. Without
+        resources it reads all of the profile's.
 
         Fires when the flow is established; the caller then summons resources. Without ``confirm`` the profile's default
         mode applies. ``on_event`` is called on loss and recovery.
@@ -185,7 +185,8 @@ class Client:
         resend: bool = False,
         on_event: OnEvent | None = None,
     ) -> Deferred[Writer]:
-        """Open a flow of Contents to the broker: see `broker.client.writer`. No resources: all of the profile's.
+        """Open a flow of Contents to the broker: see `broker.client.writer`. Without resources it writes to all of
+        the profile's.
 
         Fires when the flow is established. ``resend``: send unconfirmed Contents again.
         """

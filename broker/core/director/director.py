@@ -187,7 +187,7 @@ class Director:
         self._recorder = FarmRecorder(clock, in_thread, self._farm, path)
 
     def stop_record(self) -> None:
-        """Leave the record as it is: the broker stops. Idempotent."""
+        """Stop updating the record and releasing requests that wait, because the broker is stopping. Idempotent."""
         if self._recorder is not None:
             self._recorder.stop()
         if self._returning is not None:

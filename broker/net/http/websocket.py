@@ -243,7 +243,7 @@ class WebSocket(StreamOutlet):
         end(self.ws)
 
     def ping(self) -> None:
-        """Send a ping after a quiet period."""
+        """Send a ping, and the next one after `PING_EVERY`."""
         if not self._closed and self.ws.state is ConnectionState.OPEN:
             if not self.behind:
                 self._write(ping_frame(self.ws))

@@ -102,7 +102,7 @@ class Backlog:
             self._release(peer)
 
     def relieved(self, peer: RouterPeer) -> bool:
-        """Return True if a peer has read half of its allowance."""
+        """Return True if at most half of a peer's allowance is still queued."""
         few = len(peer.out) - peer.bodies <= self.limits.messages // 2
         return few and peer.weight <= self.limits.size // 2
 

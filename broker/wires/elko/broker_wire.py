@@ -94,8 +94,9 @@ class OpenElko(ElkoWire[BrokerListener]):
         self._watch = context.cluster.members.watch_members(self._member_changed)
 
     def services(self) -> Iterable[Service]:
-        """Return the open listeners as services, with the names that the original broker uses. Those of the other
-        brokers of a cluster follow: a find of these names is the list to which a client turns when this one is lost."""
+        """Return the open listeners as services, with the names that the original broker uses. The listeners of the
+        cluster's other brokers come after them, so that a client that finds these names knows where to reconnect if
+        this broker is lost."""
         suffix = f"-{self._broker.service}" if self._broker.service else ""
 
         def name(role: str) -> str:

@@ -234,7 +234,7 @@ class WebSocket:
     # events
 
     def ping(self) -> None:
-        """Send a ping after a quiet period."""
+        """Send a ping, and the next one after `PING_EVERY`."""
         if self.ws.state is ConnectionState.OPEN:
             self._line.write(ping_frame(self.ws))
             self._shared.pings.add(self, PING_EVERY)

@@ -64,9 +64,10 @@ def profile(name: str) -> Request:
 
 
 def reader(resources: Sequence[str], confirm: Confirm | None = None, window: int | None = None) -> Request:
-    """Encode Connection.Reader. No resources: all. No ``confirm``: the default of the profile.
+    """Encode Connection.Reader. Without resources it reads all of them; without ``confirm`` it uses the profile's
+    default.
 
-    ``window`` (an extension of RFC 11) is the number of unconfirmed Contents.
+    ``window`` (an extension of RFC 11) limits the number of unconfirmed Contents.
     """
     members = _lease(resources, confirm)
     if window is not None:

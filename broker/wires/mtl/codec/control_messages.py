@@ -170,9 +170,9 @@ class ProfileRequest(msgspec.Struct, frozen=True):
 
 
 class ReaderRequest(msgspec.Struct, frozen=True):
-    """ "Connection.Reader". No resources: all. No ``confirm``: the profile's own way.
+    """ "Connection.Reader". Without resources it reads all of them; without ``confirm`` it uses the profile's default.
 
-    ``window`` (an extension of RFC 11) is the number of unconfirmed Contents, at least 1. The session limits it.
+    ``window`` (an extension of RFC 11) limits the number of unconfirmed Contents, at least 1. The session limits it.
     """
 
     resources: tuple[str, ...]
