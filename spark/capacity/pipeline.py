@@ -30,7 +30,6 @@ from spark.capacity.planning.what_if import POLICY
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
 from spark.capacity.report.files import send_report
-from spark.capacity.report.row_values import RowsByService
 from spark.capacity.rollup.broker_presence import broker_down
 from spark.capacity.rollup.clock_jumps import sentences
 from spark.capacity.rollup.date_rollup import rollup
@@ -46,6 +45,7 @@ from spark.capacity.service.reliability import provider_days, reliability
 from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, Place
+from spark.capacity.tables.row_values import RowsByService
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     BRONZE_RUNS,

@@ -13,15 +13,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from math import isinf
-from typing import Literal
 
 import attrs
 
 from spark.capacity.planning.needs import needs_of, policy_of
 from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.plan import FEWEST, WEEK, WEEKS, Growth
-from spark.capacity.report.row_values import Row, number_of, time_of
+from spark.capacity.report.service_rows import UNCLAIMED, Shortage, short_from
+from spark.capacity.tables.row_values import Row, number_of
 
 WIDTH, HEIGHT = 1000, 222
 """Of the plane of lines and areas: a stretched unit, and pixels."""
@@ -68,11 +67,11 @@ class Band:
 
 @attrs.frozen
 class Mark:
-    """A time that matters."""
+    """A time that matters; without one there is no mark."""
 
     label: str
     kind: str
-    at: float
+    at: datetime | None
 
 
 @attrs.frozen
@@ -226,26 +225,15 @@ def _band(frame: _Frame, band: Band) -> Path:
 
 
 def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterator[tuple[Path, Label]]:
-    inside = sorted((mark for mark in marks if frame.first <= mark.at <= frame.last), key=lambda mark: mark.at)
-    for row, mark in enumerate(inside):
-        share = frame.share(mark.at)
+    times = sorted(((mark.at.timestamp(), mark) for mark in marks if mark.at), key=lambda of: of[0])
+    for row, (at, mark) in enumerate((at, mark) for at, mark in times if frame.first <= at <= frame.last):
+        share = frame.share(at)
         # Towards the wider side: there is room for a label on half of any page.
         anchor, dx = ("start", BESIDE) if share <= 50 else ("end", -BESIDE)
         yield (
-            Path(mark.kind, f"M{frame.x(mark.at):.1f} 0V{HEIGHT}"),
+            Path(mark.kind, f"M{frame.x(at):.1f} 0V{HEIGHT}"),
             Label(mark.label, share, 11 + row * ROW, anchor, dx),
         )
-
-
-@attrs.frozen
-class Outlook:
-    """The time at which the trend exceeds the load that the providers carry.
-
-    Of services without a trend or a full load nothing is claimed. `week` is set for a date only.
-    """
-
-    kind: Literal["unclaimed", "already", "date", "enough"]
-    week: datetime | None = None
 
 
 @attrs.frozen
@@ -254,54 +242,40 @@ class Trend:
 
     growth: float | None
     drawing: Drawing | None
-    outlook: Outlook
+    outlook: Shortage
     fewest: int = FEWEST
     """Weeks with a known load that a trend needs."""
 
 
-def trend_of(plan: Row) -> Trend | None:
-    """Return the trend of 13 weeks from a row of gold_plan; None where the row has no weekly peaks.
+def trend_of(plan: Row) -> Trend:
+    """Return the trend of 13 weeks from a row of gold_plan.
 
     The line that meets the limit is the trend with the headroom of the plan on top, so that the drawing and the date of
     the plan agree. A week is drawn at its start.
     """
-    issued, peaks = time_of(plan, "issued"), plan.get("weekly_peaks")
-    if issued is None or not isinstance(peaks, list):
-        return None
-    trend = _growth(plan)
-    if trend is None:
+    issued: datetime = plan["issued"]
+    level, share = number_of(plan, "trend_level"), number_of(plan, "growth_per_week")
+    if level is None or share is None:
         return Trend(None, None, outlook(plan))
-    began = next(number for number, peak in enumerate(peaks, -WEEKS) if peak is not None)
+
+    def begin(week: int) -> float:
+        return (issued + week * WEEK).timestamp()
+
+    trend = Growth(level, share * level)
+    peaks = list(enumerate(plan["weekly_peaks"], -WEEKS))
+    began = next(week for week, peak in peaks if peak is not None)
     # Week 0 is the first of the coming ones; the level of the trend is that of the week before it.
     headroom = policy_of(plan).headroom or A_WEEK.least
-    drawn = [(_begin(issued, week), trend.in_weeks(week + 1)) for week in range(began, WEEKS)]
+    drawn = [(begin(week), trend.in_weeks(week + 1)) for week in range(began, WEEKS)]
     lines = [
-        Line(
-            "weekly peak",
-            "demand",
-            [(_begin(issued, week), peak) for week, peak in enumerate(peaks, -WEEKS) if week >= began],
-        ),
+        Line("weekly peak", "demand", [(begin(week), peak) for week, peak in peaks if week >= began]),
         Line("trend", "p50", drawn),
-        Line(
-            f"trend x {headroom:g}",
-            "bound",
-            [(at, headroom * value) for at, value in drawn if at >= issued.timestamp()],
-        ),
+        Line(f"trend x {headroom:g}", "bound", [(at, headroom * value) for at, value in drawn if at >= begin(0)]),
     ]
     if limit := limit_of(plan):
         lines.append(Line("limit of the providers now", "capacity", [(drawn[0][0], limit), (drawn[-1][0], limit)]))
-    marks = [("now", "now", issued), ("too few by the trend", "crossed", time_of(plan, "exhaust_trend"))]
-    drawing = chart(lines, marks=[Mark(label, kind, at.timestamp()) for label, kind, at in marks if at])
-    return Trend(number_of(plan, "growth_per_week"), drawing, outlook(plan))
-
-
-def _growth(plan: Row) -> Growth | None:
-    level, share = number_of(plan, "trend_level"), number_of(plan, "growth_per_week")
-    return None if level is None or share is None else Growth(level, share * level)
-
-
-def _begin(issued: datetime, week: int) -> float:
-    return (issued + week * WEEK).timestamp()
+    marks = [Mark("now", "now", issued), Mark("too few by the trend", "crossed", plan["exhaust_trend"])]
+    return Trend(share, chart(lines, marks=marks), outlook(plan))
 
 
 def limit_of(plan: Row, providers: float | None = None) -> float | None:
@@ -309,13 +283,10 @@ def limit_of(plan: Row, providers: float | None = None) -> float | None:
     such load."""
     providers = number_of(plan, "providers_now") if providers is None else providers
     limit = None if providers is None else needs_of(plan).carried(int(providers))
-    return None if limit is None or isinf(limit) else limit
+    return None if limit is None or math.isinf(limit) else limit
 
 
-def outlook(plan: Row) -> Outlook:
-    issued, short = time_of(plan, "issued"), time_of(plan, "exhaust_trend")
-    if number_of(plan, "growth_per_week") is None or limit_of(plan) is None:
-        return Outlook("unclaimed")
-    if short is None:
-        return Outlook("enough")
-    return Outlook("already") if issued is not None and short <= issued else Outlook("date", short)
+def outlook(plan: Row) -> Shortage:
+    """Return the shortage by the trend: of services without one, or without a full load, nothing is claimed."""
+    unclaimed = number_of(plan, "growth_per_week") is None or limit_of(plan) is None
+    return UNCLAIMED if unclaimed else short_from(plan, "exhaust_trend")

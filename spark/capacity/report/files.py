@@ -9,12 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from spark.capacity.report.row_values import Row, missing
 from spark.capacity.tables.object_store import ObjectFolder, all_at_once, listing, remove, send
-from spark.capacity.tables.time_windows import utc
+from spark.capacity.tables.row_values import Row
 
 PAGES = "services"
 """The folder of the pages of services, below that of the report."""
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""The notation of times, which are in UTC."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would take for a formula."""
@@ -33,12 +35,12 @@ def table_csv(rows: Sequence[Row], names: Sequence[str] = ()) -> str:
 
 def cell(value: Any) -> str:
     """Return a value as the text of a cell."""
-    if missing(value):
+    if value is None:
         return ""
     if isinstance(value, list):
         return ";".join(map(cell, value))
     if isinstance(value, datetime):
-        return utc(value).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return value.strftime(TIME)
     if isinstance(value, str) and value[:1] in FORMULA:
         return "'" + value
     return str(value)

@@ -10,7 +10,6 @@ import attrs
 
 from spark.capacity.planning.needs import State
 from spark.capacity.report.chart import outlook
-from spark.capacity.report.row_values import number_of, text_of, time_of
 from spark.capacity.report.service_rows import (
     ServiceRows,
     Shortage,
@@ -18,10 +17,11 @@ from spark.capacity.report.service_rows import (
     cost_now,
     missed_before,
     odds_of,
+    short_from,
     shortage,
-    shortage_by_p50,
     totals,
 )
+from spark.capacity.tables.row_values import number_of
 
 SPAN_OF_ROW = timedelta(hours=1)
 """The last row of an hour ends so much later."""
@@ -56,13 +56,12 @@ def head(
     ``span`` has the first and the last measured hour, ``until`` is the last record.
     """
     planned = [service for service in services if service.plan]
-    issued = [at for service in planned if (at := time_of(service.plan, "issued"))]
     return {
         "services": len(services),
         "planned": len(planned),
         # The last hour may still run.
         "measured": None if span is None else (span[0], min(span[1] + SPAN_OF_ROW, until or span[1] + SPAN_OF_ROW)),
-        "issued": max(issued, default=None),
+        "issued": max((service.plan["issued"] for service in planned), default=None),
         "verdict": verdict(planned),
     }
 
@@ -82,22 +81,22 @@ def verdict(services: Sequence[ServiceRows]) -> Verdict:
     if not short:
         return Verdict(states)
     first = min(short, key=urgency)
-    since, issued = shortage(first.plan), time_of(first.plan, "issued")
-    days = (since.at.date() - issued.date()).days if since.at and issued else None
+    since = shortage(first.plan)
+    days = (since.at.date() - first.plan["issued"].date()).days if since.at else None
     return Verdict(states, first.name, first.state, since, days, number_of(first.plan, "add"))
 
 
-def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[dict[str, Any]]:
+def glance(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
     """Return the rows of all services, the worst first; each links to its section, or to its page."""
     numbers = ("add", "free", "providers_now", "need_now", "need_horizon")
     return [
         {
             **{name: number_of(service.plan, name) for name in numbers},
             "name": service.name,
-            "link": service.page if pages else service.section,
+            "link": service.link,
             "state": service.state,
-            "since": service.shortage,
-            "expected": shortage_by_p50(service.plan),
+            "since": shortage(service.plan),
+            "expected": short_from(service.plan, "exhaust_p50"),
             "trend": outlook(service.plan),
             "odds": odds_of(service.plan),
             "odds_week": odds_of(service.plan, "odds_week"),
@@ -122,4 +121,4 @@ def pooled(services: Sequence[ServiceRows], name: str = "odds") -> dict[str, flo
 
 def sharing(services: Sequence[ServiceRows]) -> int:
     """Return the number of services that share servers with others, and so a need."""
-    return sum(text_of(service.plan, "pool") is not None for service in services)
+    return sum(service.plan.get("pool") is not None for service in services)

@@ -23,13 +23,9 @@ from pathlib import Path
 from spark.capacity.report import data_quality, first_screen, promises, provider_sections
 from spark.capacity.report.files import PAGES, table_csv
 from spark.capacity.report.rendering import rendered
-from spark.capacity.report.row_values import Row, RowsByService, Tables, time_of
-from spark.capacity.report.service_rows import ServiceRows, services_of
+from spark.capacity.report.service_rows import PAGED, ServiceRows, Tables, services_of
 from spark.capacity.report.service_section import section_of
 from spark.capacity.tables.store import put_text
-
-PAGED = 60
-"""Services of one page: each takes some 45 kB with its chart and its numbers."""
 
 CSV_TABLES = ("gold_plan", "gold_provider_day")
 
@@ -40,40 +36,33 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
     made = [out / f"{name}.csv" for name in CSV_TABLES]
     for path in made:
         put_text(path, table_csv(tables.get(path.stem, ())))
-    services, pages = services_of(tables), out / PAGES
-    wanted = services if len(services) > paged else []
-    for service in wanted:
+    services, pages = services_of(tables, paged), out / PAGES
+    wanted = {out / service.page: service for service in services if service.page}
+    for path, service in wanted.items():
         pages.mkdir(exist_ok=True)
-        put_text(out / service.page, rendered("service.html", section=section_of(service)), lasting=False)
+        put_text(path, rendered("service.html", section=section_of(service)), lasting=False)
     # The index last: its pages are there.
-    put_text(out / "report.html", _render(tables, services, len(services) > paged))
-    for old in set(pages.glob("*.html")) - {out / service.page for service in wanted}:
+    put_text(out / "report.html", render(tables, services))
+    for old in set(pages.glob("*.html")) - set(wanted):
         old.unlink()
     return sorted([*made, out / "report.html"])
 
 
 def links_of(tables: Tables, paged: int = PAGED) -> dict[str, str]:
     """Return the path of the section or page on each service, by its name: relative to the folder of the report."""
-    services = services_of(tables)
-    pages = len(services) > paged
-    return {service.name: service.page if pages else f"report.html{service.section}" for service in services}
+    return {service.name: service.page or f"report.html{service.link}" for service in services_of(tables, paged)}
 
 
-def render(tables: Tables, paged: int = PAGED) -> str:
+def render(tables: Tables, services: Sequence[ServiceRows]) -> str:
     """Return the page, or the index where services have pages of their own."""
-    services = services_of(tables)
-    return _render(tables, services, len(services) > paged)
-
-
-def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str:
     return rendered(
         "report.html",
-        head=first_screen.head(services, _span(tables.get("gold_service_1h", ())), _last_record(tables)),
-        rows=first_screen.glance(services, pages),
+        head=first_screen.head(services, tables["gold_service_1h"].span("h"), _last_record(tables)),
+        rows=first_screen.glance(services),
         pooled=first_screen.pooled(services),
         pooled_week=first_screen.pooled(services, "odds_week"),
         sharing=first_screen.sharing(services),
-        sections=() if pages else map(section_of, services),
+        sections=(section_of(service) for service in services if not service.page),
         reliability=provider_sections.reliability(tables.get("gold_provider_day", ())),
         balance=provider_sections.balance(tables.get("gold_balance_day", ())),
         promises=promises.promises(services),
@@ -84,11 +73,4 @@ def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str
 
 def _last_record(tables: Tables) -> datetime | None:
     """Return the time of the last sign of a broker."""
-    return max((at for row in tables.get("silver_signs", ()) if (at := time_of(row, "last"))), default=None)
-
-
-def _span(hours: Sequence[Row] | RowsByService) -> tuple[datetime, datetime] | None:
-    if isinstance(hours, RowsByService):
-        return hours.span("h")
-    times = [at for row in hours if (at := time_of(row, "h"))]
-    return (min(times), max(times)) if times else None
+    return max((row["last"] for row in tables.get("silver_signs", ())), default=None)

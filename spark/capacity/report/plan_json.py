@@ -14,38 +14,33 @@ Rules:
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from spark.capacity.planning.needs import needs_of
-from spark.capacity.report.files import table_csv
-from spark.capacity.report.row_values import RowsByService
-from spark.capacity.report.service_rows import by_service, cost_now, grown, planned_state, totals
+from spark.capacity.report.files import TIME, table_csv
+from spark.capacity.report.service_rows import cost_now, grown, planned_state, totals
+from spark.capacity.tables.row_values import Row, number_of
 from spark.capacity.tables.store import put_text
-from spark.capacity.tables.time_windows import utc
 
 VERSION = 1
 
 WEEK = 168
 
-Row = Mapping[str, Any]
-
 
 def document(
     plans: Iterable[Row],
-    forecasts: Sequence[Row] | RowsByService,
+    forecasts: Mapping[str, Sequence[Row]],
     inputs: Mapping[str, Any],
     links: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the plan as values of JSON, from the rows of gold_plan and gold_forecast of one run.
+    """Return the plan as values of JSON, from the rows of gold_plan, and those of gold_forecast by service.
 
     ``links`` are the paths of `page.links_of`; None without a report.
     """
     links = links or {}
-    steps = by_service(forecasts)
     plans = sorted(plans, key=lambda row: (planned_state(row).rank, -(row["add"] or 0), str(row["service"])))
     return {
         "version": VERSION,
@@ -64,7 +59,7 @@ def document(
         },
         # The last member: `text_of` writes its elements line by line.
         "services": [
-            _service(row, [grown(step) for step in steps.get(row["service"], ())], links.get(row["service"]))
+            _service(row, [grown(step) for step in forecasts.get(row["service"], ())], links.get(row["service"]))
             for row in plans
         ],
     }
@@ -79,31 +74,31 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
         **{name: row[name] for name in SERVICE},
         "short_from": _time(row["exhaust_bound"]),
         "short_from_p50": _time(row["exhaust_p50"]),
-        "growth_per_week": _number(row["growth_per_week"]),
+        "growth_per_week": number_of(row, "growth_per_week"),
         "short_by_trend": _time(row["exhaust_trend"]),
-        **{name: _number(row[name]) for name in ("demand_now", "demand_day", "peak_bound", "full_load")},
+        **{name: number_of(row, name) for name in ("demand_now", "demand_day", "peak_bound", "full_load")},
         "known_hours": row["known_hours"],
         "policy": {
             "services": row["policy"],
-            **{name: _number(row[name]) for name in ("headroom", "target_utilisation")},
+            **{name: number_of(row, name) for name in ("headroom", "target_utilisation")},
             **{name: row[name] for name in ("spares", "n_plus", "providers_least", "providers_most")},
-            "cost": _number(cost),
+            "cost": number_of(row, "cost"),
         },
         "bound": {
             "trials": row["bound_trials"],
             "missed": row["bound_missed"],
-            "miss_at_most": _number(row["bound_miss_most"]),
+            "miss_at_most": number_of(row, "bound_miss_most"),
             "hours_ahead": row["bound_ahead_h"],
         },
         "odds": {
-            "day_ahead": _number(row["odds_day"]),
-            "said": _number(row["odds_said"]),
+            "day_ahead": number_of(row, "odds_day"),
+            "said": number_of(row, "odds_said"),
             "trials": row["odds_trials"],
             "missed": row["odds_missed"],
         },
         "odds_week": {
-            "week_ahead": _number(row["odds_week"]),
-            "said": _number(row["odds_week_said"]),
+            "week_ahead": number_of(row, "odds_week"),
+            "said": number_of(row, "odds_week_said"),
             "trials": row["odds_week_trials"],
             "missed": row["odds_week_missed"],
         },
@@ -114,7 +109,7 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
             "weeks_missed": row["weeks_missed"],
             "saved": saved(row, by_hour),
         },
-        **{name: _number(row[name]) for name in ("erlangs", "service_s")},
+        **{name: number_of(row, name) for name in ("erlangs", "service_s")},
         "shared_providers": row["shared_providers"],
         "pool": row["pool"],
         "cost_now": cost_now(row),
@@ -130,7 +125,7 @@ def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
     made: list[int | None] = [None] * WEEK
     needs = needs_of(row)
     for step in steps:
-        at, needed = utc(step["h"]), needs.of(step["hour_bound"])
+        at, needed = step["h"], needs.of(step["hour_bound"])
         slot = at.weekday() * 24 + at.hour
         if needed is not None:
             made[slot] = max(needed, made[slot] or 0)
@@ -140,7 +135,7 @@ def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
 def saved(row: Row, by_hour: Sequence[int | None]) -> float | None:
     """Return the part of the provider-hours of the need of the horizon that the schedule does without."""
     known = [number for number in by_hour if number is not None]
-    flat = (_number(row.get("need_horizon")) or 0) * len(known)
+    flat = (number_of(row, "need_horizon") or 0) * len(known)
     return 1.0 - sum(known) / flat if flat else None
 
 
@@ -167,8 +162,4 @@ def text_of(made: Mapping[str, Any]) -> str:
 
 
 def _time(value: datetime | None) -> str | None:
-    return None if value is None or value != value else utc(value).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
+    return None if value is None else value.strftime(TIME)

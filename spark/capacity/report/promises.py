@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark.capacity.report.row_values import Tables, mean_of, missing, number_of, text_of
-from spark.capacity.report.service_rows import ServiceRows
+from spark.capacity.report.service_rows import ServiceRows, Tables
+from spark.capacity.tables.row_values import mean_of, number_of
 
 
 def promises(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
@@ -20,14 +20,14 @@ def promises(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
 
 def _judged(service: ServiceRows) -> dict[str, Any]:
     own = service.evaluations
-    missed = [bool(row["peak_missed"]) for row in own if not missing(row.get("peak_missed"))]
+    missed = [row["peak_missed"] for row in own if row["peak_missed"] is not None]
     return {
         "service": service.name,
         "judged": len(own),
-        "error": mean_of(number_of(row, "mape") for row in own),
-        "coverage_promised": mean_of(number_of(row, "promised_coverage") for row in own),
-        "coverage": mean_of(number_of(row, "coverage") for row in own),
-        "missed_promised": mean_of(number_of(row, "promised_miss_most") for row in own),
+        "error": mean_of(row["mape"] for row in own),
+        "coverage_promised": mean_of(row["promised_coverage"] for row in own),
+        "coverage": mean_of(row["coverage"] for row in own),
+        "missed_promised": mean_of(row["promised_miss_most"] for row in own),
         "missed": sum(missed) / len(missed) if missed else None,
         "peaks": len(missed),
         "over_provision": number_of(service.told, "over_provision"),
@@ -43,10 +43,14 @@ def unclaimed(services: Sequence[ServiceRows], tables: Tables) -> dict[str, Any]
 
     days = tables.get("gold_provider_day", ())
     return {
-        "no_full_load": names(lambda service: service.measured and service.capacity is None),
+        "no_full_load": names(lambda service: service.measured and not _has_capacity(service)),
         "no_load": names(lambda service: not service.measured),
         "no_forecast": names(lambda service: service.measured and not service.told),
-        "flagged": names(lambda service: text_of(service.told, "flag")),
+        "flagged": names(lambda service: service.told.get("flag")),
         "unjudged": names(lambda service: service.told and not service.evaluations),
-        "by_connection": len({str(row.get("instance")) for row in days if row.get("judged") == "connection"}),
+        "by_connection": len({row["instance"] for row in days if row["judged"] == "connection"}),
     }
+
+
+def _has_capacity(service: ServiceRows) -> bool:
+    return any(row["capacity"] is not None for row in service.history)

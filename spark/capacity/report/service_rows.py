@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
 from spark.capacity.planning.needs import State
-from spark.capacity.report.row_values import Row, RowsByService, Tables, number_of, text_of, time_of
-from spark.capacity.tables.time_windows import utc
+from spark.capacity.report.files import PAGES
+from spark.capacity.tables.row_values import Row, RowsByService, grouped, number_of
+
+Tables = Mapping[str, Any]
+"""The rows of each table by its name: sequences of rows, and for hours and forecasts of services a `RowsByService`. Any
+other may be left out. There are two more than the schema has: ``broker_down``, with `broker`, `start` and `end` of each
+absence of a broker; and ``set_back``, with `broker`, `boot`, `seq`, `before` and `after` of each record that shows that
+a broker's clock was set back."""
 
 
 @attrs.frozen
 class Shortage:
-    """The time from which the providers are too few.
+    """The time from which the providers are too few: an hour, or by the trend a week.
 
-    `now` is the hour of the plan. `peak` is a shortage at the highest peak, of which the hour is not known. `at` is set
-    for a date only.
+    `now` is the hour, or the week, of the plan. `peak` is a shortage at the highest peak, of which the hour is not
+    known. `at` is set for a date only.
     """
 
     kind: Literal["unclaimed", "now", "date", "peak", "never"]
@@ -76,30 +82,27 @@ class ServiceRows:
 
     name: str
     ident: str
+    page: str | None
+    """The path of its page, relative to the report; None in a report of one page."""
     plan: Row
-    evaluations: list[Row]
-    _hours: Mapping[str, Sequence[Row]]
-    _steps: Mapping[str, Sequence[Row]]
+    evaluations: Sequence[Row]
+    _hours: RowsByService
+    _steps: RowsByService
 
     @property
-    def section(self) -> str:
-        """The reference to its section, in a report of one page."""
-        return f"#{self.ident}"
+    def link(self) -> str:
+        """The reference to its page, or to its section in a report of one page."""
+        return self.page or f"#{self.ident}"
 
     @property
-    def page(self) -> str:
-        """The path of its page, relative to the report, in a report of several pages."""
-        return f"services/{self.ident}.html"
-
-    @property
-    def history(self) -> list[Row]:
+    def history(self) -> Sequence[Row]:
         """Its hours, oldest first."""
-        return _ordered(self._hours, self.name)
+        return self._hours.get(self.name, ())
 
     @property
     def forecast(self) -> list[Row]:
         """The hours of the last forecast, with growth and events."""
-        return [grown(step) for step in _ordered(self._steps, self.name)]
+        return [grown(step) for step in self._steps.get(self.name, ())]
 
     @property
     def measured(self) -> bool:
@@ -109,32 +112,12 @@ class ServiceRows:
     @cached_property
     def told(self) -> Row:
         """The members that all rows of the forecast share."""
-        steps = self._steps
-        if isinstance(steps, RowsByService):
-            return steps.first(self.name)
-        return next(iter(_ordered(steps, self.name)), {})
-
-    @cached_property
-    def capacity(self) -> float | None:
-        """The last known capacity."""
-        known = (number_of(row, "capacity") for row in reversed(self.history))
-        return next((value for value in known if value is not None), None)
+        return self._steps.first(self.name)
 
     @property
     def state(self) -> State:
         """The state of the service in the plan; unknown without one."""
         return planned_state(self.plan)
-
-    @property
-    def shortage(self) -> Shortage:
-        """The shortage by the bound."""
-        return shortage(self.plan)
-
-
-def _ordered(rows: Mapping[str, Sequence[Row]], service: str) -> list[Row]:
-    """Return the rows of a service by their hours; a `RowsByService` has them in order, and of one issue."""
-    mine = rows.get(service, ())
-    return list(mine) if isinstance(rows, RowsByService) else in_time(latest(mine), "h")
 
 
 def grown(step: Row) -> Row:
@@ -146,38 +129,24 @@ def grown(step: Row) -> Row:
     return {**step, **{name: factor * value for name, value in values.items() if value is not None}}
 
 
-def latest(rows: Sequence[Row]) -> list[Row]:
-    """Those of the last issue."""
-    issues = [at for row in rows if (at := time_of(row, "issued")) is not None]
-    return [row for row in rows if time_of(row, "issued") == max(issues)] if issues else list(rows)
+PAGED = 60
+"""Services of one page: each takes some 45 kB with its chart and its numbers."""
 
 
-def by_service(rows: Sequence[Row] | RowsByService) -> Mapping[str, Sequence[Row]]:
-    """Return the rows of each service."""
-    if isinstance(rows, RowsByService):
-        return rows
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(str(row.get("service")), []).append(row)
-    return found
-
-
-def in_time(rows: Sequence[Row], name: str) -> list[Row]:
-    return sorted((row for row in rows if time_of(row, name) is not None), key=lambda row: utc(row[name]))
-
-
-def services_of(tables: Tables) -> list[ServiceRows]:
-    history, forecast, plan, evaluation = (
-        by_service(tables.get(name, ())) for name in ("gold_service_1h", "gold_forecast", "gold_plan", "evaluation")
-    )
-    others = (by_service(tables.get(name, ())) for name in ("gold_provider_day", "gold_balance_day"))
-    names = sorted(set(history) | set(forecast) | set(plan) | {name for other in others for name in other})
+def services_of(tables: Tables, paged: int = PAGED) -> list[ServiceRows]:
+    """Return the services; those of more than ``paged`` have a page each."""
+    history, forecast = tables["gold_service_1h"], tables["gold_forecast"]
+    plans = {row["service"]: row for row in tables.get("gold_plan", ())}
+    evaluations = grouped(tables.get("evaluation", ()), "service")
+    others = {row["service"] for name in ("gold_provider_day", "gold_balance_day") for row in tables.get(name, ())}
+    names = sorted({*history, *forecast, *plans, *others})
     return [
         ServiceRows(
             name,
             f"s{number}",
-            (latest(plan.get(name, ())) or [{}])[-1],
-            in_time(evaluation.get(name, ()), "issued"),
+            f"{PAGES}/s{number}.html" if len(names) > paged else None,
+            plans.get(name, {}),
+            evaluations.get(name, ()),
             history,
             forecast,
         )
@@ -187,23 +156,17 @@ def services_of(tables: Tables) -> list[ServiceRows]:
 
 def shortage(plan: Row) -> Shortage:
     """Return the shortage at the earliest: by the bound of the hours."""
-    since = _from(plan, "exhaust_bound")
+    since = short_from(plan, "exhaust_bound")
     return Shortage("peak") if since.kind == "never" and (number_of(plan, "add") or 0) > 0 else since
 
 
-def shortage_by_p50(plan: Row) -> Shortage:
-    """Return the shortage as expected: by the median of the forecast."""
-    return _from(plan, "exhaust_p50")
-
-
-def _from(plan: Row, name: str) -> Shortage:
+def short_from(plan: Row, column: str) -> Shortage:
     """Return the shortage from a time of the plan; nothing is claimed of a service without needs."""
     if number_of(plan, "need_horizon") is None:
         return UNCLAIMED
-    at, issued = time_of(plan, name), time_of(plan, "issued")
-    if at is None:
+    if (at := plan[column]) is None:
         return Shortage("never")
-    return Shortage("now") if issued is not None and at <= issued else Shortage("date", at)
+    return Shortage("now") if at <= plan["issued"] else Shortage("date", at)
 
 
 def odds_of(row: Row, name: str = "odds") -> Odds | None:
@@ -217,7 +180,7 @@ def odds_of(row: Row, name: str = "odds") -> Odds | None:
 
 def planned_state(plan: Row) -> State:
     """Return the state of a service; unknown where the plan does not tell it."""
-    return State(text_of(plan, "state") or State.UNKNOWN)
+    return State(plan.get("state") or State.UNKNOWN)
 
 
 def cost_now(plan: Row) -> float | None:
@@ -239,7 +202,7 @@ def _total(state: State, plans: Sequence[Row], counted: set[str]) -> StateTotal:
     """Return the total of a state; the pools that are ``counted`` are left out, and its pools are added to them."""
     once = []
     for plan in sorted(plans, key=lambda plan: -(number_of(plan, "add") or 0)):
-        pool = text_of(plan, "pool")
+        pool = plan["pool"]
         if pool is None or pool not in counted:
             once.append(plan)
         counted |= {pool} if pool is not None else set()

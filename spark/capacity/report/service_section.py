@@ -9,9 +9,8 @@ from typing import Any
 from spark.capacity.planning.needs import MOST_ERLANGS, WAIT_SHARE, needs_of, policy_of, providers_for
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart, limit_of, trend_of
 from spark.capacity.report.plan_json import saved, schedule
-from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of
-from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, shortage_by_p50
-from spark.capacity.tables.time_windows import utc
+from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, short_from, shortage
+from spark.capacity.tables.row_values import Row, highest_of, mean_of, number_of
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
@@ -26,24 +25,23 @@ def section_of(service: ServiceRows) -> dict[str, Any]:
         "ident": service.ident,
         "name": service.name,
         "drawing": _drawing(service),
-        "since": service.shortage,
+        "since": shortage(service.plan),
         "plan": _plan_facts(service) if service.plan else None,
         "model": _model_facts(service.told) if service.told else None,
-        "trend": trend_of(service.plan),
+        "trend": trend_of(service.plan) if service.plan else None,
         "days": _days(service),
     }
 
 
 def _drawing(service: ServiceRows) -> Drawing | None:
-    limit = limit_of(service.plan)
-    ends = [at for row in service.history[-1:] if (at := time_of(row, "h"))]
-    history = [row for row in service.history if ends and utc(row["h"]) > ends[0] - SHOWN]
+    plan, hours, limit = service.plan, service.history, limit_of(service.plan)
+    history = [row for row in hours if row["h"] > hours[-1]["h"] - SHOWN]
 
     def points(rows: Sequence[Row], name: str) -> list[tuple[float, float | None]]:
         """With a gap where hours are missing."""
         found: list[tuple[float, float | None]] = []
         for row in rows:
-            at = utc(row["h"]).timestamp()
+            at = row["h"].timestamp()
             if found and at - found[-1][0] > 3600:
                 found.append((found[-1][0] + 3600, None))
             found.append((at, number_of(row, name)))
@@ -56,23 +54,19 @@ def _drawing(service: ServiceRows) -> Drawing | None:
     ]
     if limit is not None:
         # The plan says that the providers are too few just where a bound is above it.
-        times = [utc(row["h"]).timestamp() for row in (*history, *service.forecast)]
+        times = [row["h"].timestamp() for row in (*history, *service.forecast)]
         lines.append(Line("limit of the providers now", "capacity", [(at, limit) for at in times]))
     band = [
-        (utc(row["h"]).timestamp(), low, max(low, high))
+        (row["h"].timestamp(), low, max(low, high))
         for row in service.forecast
         if (low := number_of(row, "p50")) is not None and (high := number_of(row, "p95")) is not None
     ]
-    dates = [
-        ("now", "now", time_of(service.plan, "issued") or time_of(service.told, "issued")),
-        ("too few at the earliest", "crossed", time_of(service.plan, "exhaust_bound")),
-        ("too few as expected", "crossed", time_of(service.plan, "exhaust_p50")),
+    marks = [
+        Mark("now", "now", plan.get("issued") or service.told.get("issued")),
+        Mark("too few at the earliest", "crossed", plan.get("exhaust_bound")),
+        Mark("too few as expected", "crossed", plan.get("exhaust_p50")),
     ]
-    return chart(
-        lines,
-        [Band("p50 to p95", "band", band)],
-        [Mark(label, kind, at.timestamp()) for label, kind, at in dates if at],
-    )
+    return chart(lines, [Band("p50 to p95", "band", band)], marks)
 
 
 NUMBERS = (
@@ -87,14 +81,14 @@ def _plan_facts(service: ServiceRows) -> dict[str, Any]:
     needs, limit = needs_of(plan), limit_of(plan)
     return {
         **{name: number_of(plan, name) for name in NUMBERS},
-        **{name: text_of(plan, name) for name in ("rule", "pool", "note")},
+        **{name: plan[name] for name in ("rule", "pool", "note")},
         "state": service.state,
         "policy": policy_of(plan),
         "limit": limit,
         # The rule by which a little more than the limit needs more providers.
         "limit_rule": None if limit is None else needs.rule(limit * (1.0 + ROUNDING) + ROUNDING),
-        "since": service.shortage,
-        "since_p50": shortage_by_p50(plan),
+        "since": shortage(plan),
+        "since_p50": short_from(plan, "exhaust_p50"),
         "misses": missed_before(plan),
         "odds": odds_of(plan),
         "odds_week": odds_of(plan, "odds_week"),
@@ -109,12 +103,11 @@ def _plan_facts(service: ServiceRows) -> dict[str, Any]:
 
 def _origin(plan: Row, told: Row) -> dict[str, Any] | None:
     """Return the peak of which the bound of the horizon is made, with its hour, the factor of the forecast, and `more`:
-    that of growth, or of an event. None in a plan of an older version, or where the bound is 0."""
-    peak, at, bound = number_of(plan, "highest"), time_of(plan, "highest_at"), number_of(plan, "peak_bound")
-    of_forecast = number_of(told, "peak_bound")
-    if not peak or at is None or not bound or not of_forecast:
+    that of growth, or of an event. None where the bound is 0."""
+    peak, bound, of_forecast = number_of(plan, "highest"), number_of(plan, "peak_bound"), number_of(told, "peak_bound")
+    if not peak or not bound or not of_forecast:
         return None
-    return {"peak": peak, "at": at, "factor": of_forecast / peak, "more": bound / of_forecast}
+    return {"peak": peak, "at": plan["highest_at"], "factor": of_forecast / peak, "more": bound / of_forecast}
 
 
 def _hour_record(service: ServiceRows) -> dict[str, Any] | None:
@@ -130,9 +123,9 @@ def _model_facts(told: Row) -> dict[str, Any]:
     names = ("seasons", "coverage", "over_provision")
     return {
         **{name: number_of(told, name) for name in names},
-        "name": str(told.get("model")),
+        "name": told["model"],
         "misses": missed_before(told),
-        "flag": text_of(told, "flag"),
+        "flag": told["flag"],
     }
 
 
@@ -155,9 +148,8 @@ def _requests(service: ServiceRows) -> dict[str, Any]:
 
 def _last_full_hour(service: ServiceRows) -> Row:
     """Return the hour before that of the plan, which may still run; an empty row where nothing is known of it."""
-    issued = time_of(service.plan, "issued")
-    hours = (row for row in reversed(service.history) if issued and utc(row["h"]) == utc(issued) - timedelta(hours=1))
-    return next(hours, {})
+    last = service.plan["issued"] - timedelta(hours=1)
+    return next((row for row in reversed(service.history) if row["h"] == last), {})
 
 
 def _days(service: ServiceRows) -> list[dict[str, Any]]:
@@ -166,7 +158,7 @@ def _days(service: ServiceRows) -> list[dict[str, Any]]:
     days: dict[str, tuple[list[Row], list[Row]]] = {}
     for place, rows in enumerate((service.history, service.forecast)):
         for row in rows:
-            days.setdefault(utc(row["h"]).strftime("%Y-%m-%d"), ([], []))[place].append(row)
+            days.setdefault(row["h"].strftime("%Y-%m-%d"), ([], []))[place].append(row)
     made = []
     for day, (past, to_come) in sorted(days.items(), reverse=True):
         providers = highest_of(number_of(row, "providers_min") for row in past)

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page
 
 from spark.capacity.report.page import write
 from tests.page.conftest import PHONE, WIDE, chromium
+from tests.spark.report.report_tables import complete
 from tests.spark.report.test_page import NOW, forecast, hours, trended
 
 pytestmark = pytest.mark.long
@@ -38,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "gold_plan": [trended(exhaust_p50=NOW + timedelta(days=6, hours=20))],
     }
     folder = tmp_path_factory.mktemp("report")
-    write(folder, tables)
+    write(folder, complete(tables))
     return folder / "report.html"
 
 

@@ -30,16 +30,16 @@ def plan(service, **members):
 
 
 def steps(service, bounds):
-    return [{"service": service, "h": NOW + timedelta(hours=i), "hour_bound": bound} for i, bound in enumerate(bounds)]
+    return {service: [{"h": NOW + timedelta(hours=i), "hour_bound": bound} for i, bound in enumerate(bounds)]}
 
 
 def made(cost=None, **members):
     plans = [
         plan("fine", add=0, need_horizon=4, exhaust_bound=None, cost=cost),
         plan("short", cost=cost),
-        plan("free", full_load=None, add=None, need_now=None, need_horizon=None, erlangs=float("nan"), cost=cost),
+        plan("free", full_load=None, add=None, need_now=None, need_horizon=None, erlangs=float("inf"), cost=cost),
     ]
-    return plan_json.document(plans, [*steps("short", [10.0, 50.0, 130.0]), *steps("free", [1.0])], {"x": 1}, **members)
+    return plan_json.document(plans, steps("short", [10.0, 50.0, 130.0]) | steps("free", [1.0]), {"x": 1}, **members)
 
 
 def test_the_services_stand_with_the_shortest_first_and_times_in_utc():
@@ -65,12 +65,12 @@ def test_every_document_is_what_its_schema_permits_and_the_broker_reads():
         }
     fine, short, free = (parse(json.dumps(made()).encode()).services[name] for name in ("fine", "short", "free"))
     assert [one.verdict for one in (fine, short, free)] == [Verdict.ENOUGH, Verdict.BELOW, Verdict.UNKNOWN]
-    schema.validate(plan_json.document([], [], {}))
+    schema.validate(plan_json.document([], {}, {}))
 
 
 @pytest.mark.parametrize("state", State)
 def test_the_broker_has_a_verdict_for_each_state(state):
-    told = plan_json.document([plan("a", state=state.value, exhaust_bound=None)], [], {})
+    told = plan_json.document([plan("a", state=state.value, exhaust_bound=None)], {}, {})
     Draft202012Validator(SCHEMA).validate(told)
     read = parse(json.dumps(told).encode()).services["a"]
     assert (read.verdict.value, read.verdict.is_short) == (state.value, state.is_short)
@@ -85,7 +85,7 @@ def test_the_providers_of_a_pool_count_once():
         plan("c", pool="a", cost=2.0),
         plan("d", cost=2.0),
     ]
-    told = plan_json.document(plans, [], {})
+    told = plan_json.document(plans, {}, {})
     of_state = {name: one for name, one in told["totals"].items() if one["services"]}
     assert [one["pool"] for one in told["services"]] == ["a", "a", "a", None]
     assert of_state == {
@@ -100,7 +100,7 @@ def test_totals_have_the_cost_of_each_state():
         plan("b", state="can free", free=1, cost=1.0, add=0),
         plan("c", state="overloaded", add=2),
     ]
-    told = plan_json.document(plans, [], {})["totals"]
+    told = plan_json.document(plans, {}, {})["totals"]
     assert told["can free"] == {"services": 2, "providers_now": 8, "add": 0, "free": 4, "cost_now": 12.0}
     assert told["overloaded"] == {"services": 1, "providers_now": 4, "add": 2, "free": 0, "cost_now": None}
 
@@ -122,7 +122,9 @@ def test_the_schedule_has_the_hours_of_the_week_and_null_beyond_the_horizon():
 
 def test_the_schedule_has_the_growth_and_the_events_that_the_plan_has():
     # Of 100 with an event of twice as much: 5 of them, and two spare; without one 3, and two.
-    hours = [{**step, "factor": factor} for step, factor in zip(steps("a", [100.0] * 3), (1.0, 2.0, None), strict=True)]
+    hours = steps("a", [100.0] * 3)
+    for step, factor in zip(hours["a"], (1.0, 2.0, None), strict=True):
+        step["factor"] = factor
     [told] = plan_json.document([plan("a")], hours, {})["services"]
     assert [number for number in told["schedule"] if number is not None] == [5, 7, 5]
     assert told["schedule_record"]["saved"] == pytest.approx(1 - 17 / 18)

@@ -1,53 +1,24 @@
-"""Values of rows, which may be missing: None, NaN, pandas' NaT, or a column that is not there. Rows by service."""
+"""Rows of tables as Python values, in which None is unknown: their numbers, and the rows of each service."""
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.capacity.tables.time_windows import utc
-
 Row = Mapping[str, Any]
-Tables = Mapping[str, Any]
-"""The rows of each table by its name, as the schema has them: sequences of rows, or for hours and forecasts of services
-a `RowsByService`. A table that is left out is empty. There are two more than the schema has: ``broker_down``, with
-`broker`, `start` and `end` of each absence of a broker; and ``set_back``, with `broker`, `boot`, `seq`, `before` and
-`after` of each record that shows that a broker's clock was set back."""
-
-
-def missing(value: Any) -> bool:
-    # NaN and pandas' NaT are not equal to themselves.
-    return value is None or (isinstance(value, float | datetime) and value != value)
-
-
-def time_of(row: Row, name: str) -> datetime | None:
-    value = row.get(name)
-    return None if missing(value) or not isinstance(value, datetime) else utc(value)
 
 
 def number_of(row: Row, name: str) -> float | None:
+    """Return a number; None where it is not known, or is the sum of loads that is larger than any number."""
     value = row.get(name)
-    if value is None or isinstance(value, str):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-def text_of(row: Row, name: str) -> str | None:
-    """Return a text; None where it is missing or empty."""
-    value = row.get(name)
-    return str(value) if not missing(value) and value else None
-
-
-def yes(row: Row, name: str) -> bool:
-    value = row.get(name)
-    return not missing(value) and bool(value)
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
@@ -59,9 +30,12 @@ def highest_of(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def total_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def grouped(rows: Iterable[Row], *names: str) -> dict[Any, list[Row]]:
+    """Return the rows of each value of a column, or of each tuple of the values of several."""
+    key, found = itemgetter(*names), defaultdict[Any, list[Row]](list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
 
 
 RECENT = 8
@@ -105,9 +79,6 @@ class RowsByService(Mapping[str, list[dict[str, Any]]]):
 
     def __len__(self) -> int:
         return len(self._places)
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
 
     def span(self, column: str) -> tuple[datetime, datetime] | None:
         """Return the first and the last time of a column."""

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from spark.capacity.report.page import render
-from spark.capacity.report.row_values import RECENT, RowsByService
+from spark.capacity.tables.row_values import RECENT, RowsByService
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -51,8 +50,3 @@ def test_a_look_for_a_service_makes_no_rows() -> None:
 def test_nothing_is_nothing() -> None:
     empty = RowsByService(pa.Table.from_pylist(hours(1)).slice(0, 0))
     assert (len(empty), bool(empty), empty.span("h")) == (0, False, None)
-
-
-def test_the_page_is_that_of_plain_rows() -> None:
-    rows = sorted(hours(4), key=lambda row: (row["service"], row["h"]))
-    assert render({"gold_service_1h": RowsByService(pa.Table.from_pylist(rows))}) == render({"gold_service_1h": rows})
