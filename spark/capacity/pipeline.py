@@ -40,12 +40,12 @@ from spark.capacity.service import reliability as reliability_of
 from spark.capacity.service.balance import balance
 from spark.capacity.service.bins import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
-from spark.capacity.service.pools import Row, find_pools, of_members, planned, planned_rows, shared
+from spark.capacity.service.pools import find_pools, of_members, planned, planned_rows, shared
 from spark.capacity.service.reliability import provider_days, reliability
 from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, Place
-from spark.capacity.tables.row_values import RowsByService
+from spark.capacity.tables.row_values import Row, RowsByService
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     BRONZE_RUNS,

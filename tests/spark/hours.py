@@ -1,4 +1,4 @@
-"""Rows of gold_service_1h, for the tests of the jobs that read them."""
+"""Hours of services, as rows of gold_pool_1h, for the tests of the jobs that read them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.capacity.tables.schema import GOLD_SERVICE_1H
+from spark.capacity.tables.schema import GOLD_POOL_1H
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 """A Monday."""
@@ -20,11 +20,12 @@ def hour(number: int) -> datetime:
 
 
 def row(service: str, number: int, demand: float | None, **members: Any) -> tuple[Any, ...]:
-    """Return a service's hour; members that are not given are null."""
-    known = {"date": hour(number).date(), "service": service, "h": hour(number), "demand_mean": demand, **members}
-    return tuple(known.get(name) for name in GOLD_SERVICE_1H.schema.names)
+    """Return a service's hour with a demand that is the same in all of it; members that are not given are null."""
+    known = {"date": hour(number).date(), "service": service, "h": hour(number), "observed_s": 3600.0}
+    known |= {"demand_mean": demand, "demand_peak": demand, **members}
+    return tuple(known.get(name) for name in GOLD_POOL_1H.schema.names)
 
 
 def table(spark: SparkSession, rows: Iterable[tuple[Any, ...]]) -> DataFrame:
     """Return a table of the rows."""
-    return spark.createDataFrame(list(rows), GOLD_SERVICE_1H.schema)
+    return spark.createDataFrame(list(rows), GOLD_POOL_1H.schema)

@@ -2,7 +2,7 @@
 
 Rules of forecasts:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
-  the peak bound the finest peak of the same hours (`PEAKS`). An hour without a row, or without a demand in it, is
+  the peak bound `demand_peak` of the same hours. An hour without a row, or without a demand in it, is
   unknown, not zero.
 - Hours of an exclusion (`policy`) are unknown to the forecast and to the peak bound. A headroom of the policy is that
   of the bound.
@@ -19,8 +19,7 @@ Rules of their evaluation:
 - `mape` is the mean absolute error of p50 divided by the mean demand of the same hours. Errors in percent of each hour
   would make much of a quiet night. It is null where the demand was 0 throughout.
 - `coverage` is the share of hours with a demand at or below p95.
-- The peak was missed if the highest demand of those hours, by the finest peaks that are known, was above the peak
-  bound.
+- The peak was missed if the highest `demand_peak` of those hours was above the peak bound.
 - A run evaluates the forecasts whose horizon is not over, and those of which hours were computed again.
 """
 
@@ -38,10 +37,8 @@ from pyspark.sql import functions as F
 
 from spark.capacity.planning import models, peak_bound
 from spark.capacity.planning.policy import Assumptions
-from spark.capacity.tables.schema import EVALUATION, GOLD_FORECAST, PEAKS
+from spark.capacity.tables.schema import EVALUATION, GOLD_FORECAST
 from spark.capacity.tables.time_windows import utc
-
-PLAIN = Assumptions()
 
 HORIZON = 168
 """Hours that are forecast: a week shows every peak that a week has, and leaves time to buy a machine."""
@@ -58,14 +55,12 @@ def full_hour(now: datetime) -> datetime:
     return utc(now).replace(minute=0, second=0, microsecond=0)
 
 
-def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON, assumed: Assumptions = PLAIN) -> DataFrame:
+def forecast(load: DataFrame, now: datetime, horizon: int, assumed: Assumptions) -> DataFrame:
     """Return the rows of gold_forecast that are issued at ``now``, from gold_service_1h."""
-    if not 1 <= horizon <= LONGEST_HORIZON:
-        raise ValueError(f"a horizon of {horizon} hours is not between 1 and {LONGEST_HORIZON}")
     issued = full_hour(now)
     since = F.lit(issued) - F.expr(f"INTERVAL {models.HISTORY_DAYS} DAYS")
     known = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since))
-    history = known.select("service", "h", *PEAKS)
+    history = known.select("service", "h", "demand_mean", "demand_peak")
     return history.groupBy("service").applyInPandas(_for_service(issued, horizon, assumed), GOLD_FORECAST.schema)
 
 
@@ -77,7 +72,7 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         service = hours["service"].iloc[0]
         series = hourly(hours["h"], usual(hours, hours["demand_mean"], assumed), start)
         told = models.forecast(series, horizon)
-        headroom, peaks = assumed.of(service).headroom, finest_peaks(hours, start, assumed)
+        headroom, peaks = assumed.of(service).headroom, peaks_of(hours, start, assumed)
         record = peak_bound.record(peaks, horizon, headroom=headroom)
         odds = peak_bound.odds(peaks, headroom=headroom, horizon=horizon)
         week = peak_bound.odds(peaks, headroom=headroom, days=models.WEEK_DAYS, horizon=horizon)
@@ -93,15 +88,15 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "p95": told.p95,
                 **bounds(peaks, horizon, start, headroom),
                 "factor": [assumed.factor(service, hour) for hour in to_come],
-                "coverage": _or_none(told.coverage, horizon),
+                "coverage": told.coverage,
                 "bound_trials": record.trials,
                 "bound_missed": record.missed,
                 "bound_miss_most": record.at_most,
                 "bound_ahead_h": record.ahead,
-                **_odds("odds_day", "odds", odds, horizon),
-                **_odds("odds_week", "odds_week", week, horizon),
+                **_odds("odds_day", "odds", odds),
+                **_odds("odds_week", "odds_week", week),
                 **attrs.asdict(peak_bound.schedule_record(peaks, headroom=headroom)),
-                "over_provision": _or_none(record.over, horizon),
+                "over_provision": record.over,
                 "seasons": told.seasons,
                 "flag": "; ".join(flag for flag in (told.flag, _quiet(series)) if flag),
             }
@@ -110,10 +105,9 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
     return rows
 
 
-def finest_peaks(hours: pd.DataFrame, start: pd.Timestamp, assumed: Assumptions) -> models.Floats:
+def peaks_of(hours: pd.DataFrame, start: pd.Timestamp, assumed: Assumptions) -> models.Floats:
     """Return the peaks of a service by the hour, from its rows of gold_service_1h, without the hours of exclusions."""
-    highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
-    return models.recent(hourly(hours["h"], usual(hours, highest, assumed), start))
+    return models.recent(hourly(hours["h"], usual(hours, hours["demand_peak"], assumed), start))
 
 
 def usual(hours: pd.DataFrame, values: pd.Series, assumed: Assumptions) -> pd.Series:
@@ -139,23 +133,16 @@ def bounds(peaks: models.Floats, horizon: int, start: pd.Timestamp, headroom: fl
 
 def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Floats:
     """Return one value for each hour from the first one to the one before ``end``; NaN where there is none."""
-    stamps = pd.to_datetime(hours)
-    if stamps.dt.tz is not None:
-        stamps = stamps.dt.tz_convert("UTC").dt.tz_localize(None)
-    grid = pd.date_range(stamps.min().floor("h"), end, freq="h", inclusive="left")
-    known = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan), index=stamps.dt.floor("h"))
-    return np.asarray(known.groupby(level=0).mean().reindex(grid), dtype=np.float64)
+    stamps = pd.to_datetime(hours, utc=True).dt.tz_localize(None)
+    known = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan), index=stamps)
+    grid = pd.date_range(stamps.min(), end, freq="h", inclusive="left")
+    return np.asarray(known.reindex(grid), dtype=np.float64)
 
 
-def _odds(now: str, record: str, odds: peak_bound.Odds, length: int) -> dict[str, Any]:
+def _odds(now: str, record: str, odds: peak_bound.Odds) -> dict[str, Any]:
     """Return the columns of odds, and of their record, whose names begin with its own."""
-    said = {now: _or_none(odds.now, length), f"{record}_said": _or_none(odds.said, length)}
-    return {**said, f"{record}_trials": odds.trials, f"{record}_missed": odds.missed}
-
-
-def _or_none(value: float, length: int) -> list[float | None]:
-    """Return a column of the value; an unknown one is null, and no NaN, which is more than any number to Spark."""
-    return [None if np.isnan(value) else value] * length
+    tried = {f"{record}_{name}": getattr(odds, name) for name in ("said", "trials", "missed")}
+    return {now: odds.now, **tried}
 
 
 def _quiet(series: models.Floats) -> str:
@@ -169,17 +156,16 @@ def evaluate(forecasts: DataFrame, load: DataFrame, now: datetime) -> DataFrame:
     """Return the rows of evaluation, from gold_forecast and gold_service_1h."""
     until = F.lit(full_hour(now))
     known = load.where((F.col("h") < until) & F.col("demand_mean").isNotNull())
-    was = known.select("service", "h", "demand_mean", F.coalesce(*PEAKS).alias("peak"))
+    was = known.select("service", "h", "demand_mean", "demand_peak")
     error = F.abs(F.col("demand_mean") - F.col("p50"))
-    demand = F.sum(F.abs(F.col("demand_mean")))
     return (
         forecasts.join(was, ["service", "h"])
         .groupBy("service", "issued")
         .agg(
             F.count(F.lit(1)).alias("horizon_h"),
-            F.when(demand > 0.0, F.sum(error) / F.when(demand > 0.0, demand)).alias("mape"),
+            F.try_divide(F.sum(error), F.sum(F.abs(F.col("demand_mean")))).alias("mape"),
             F.avg((F.col("demand_mean") <= F.col("p95")).cast("double")).alias("coverage"),
-            (F.max("peak") > F.max("peak_bound")).alias("peak_missed"),
+            (F.max("demand_peak") > F.max("peak_bound")).alias("peak_missed"),
             F.first("coverage").alias("promised_coverage"),
             F.first("bound_miss_most").alias("promised_miss_most"),
         )

@@ -166,8 +166,6 @@ def recent(series: Floats, day: int = DAY) -> Floats:
 
 def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
     """Forecast a series, with the quality that the forecast had in the past."""
-    if horizon < 1 or day < 1:
-        raise ValueError("the horizon and the day must be one step at least")
     series = recent(series, day)
     length = len(series)
     if not length:

@@ -34,16 +34,15 @@ A service has one of seven states in the plan, the worst first. A measured one c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import count, islice
-from math import ceil, inf, isfinite
-from typing import Any
+from math import ceil, inf
 
 import attrs
 
-from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import DEFAULT, Policy
+from spark.capacity.tables.row_values import Row, number_of
 
 WAIT_SHARE = 0.05
 """The share of requests that may wait. If one in twenty waits, waiting is rare enough not to shape the day of a
@@ -58,8 +57,6 @@ STEPS = 40
 
 def _waiting(erlangs: float) -> Iterator[float]:
     """Yield the share of requests that wait with one provider, with two, and so on."""
-    if not 0.0 <= erlangs <= MOST_ERLANGS:
-        raise ValueError(f"offered traffic of {erlangs} erlangs is not between 0 and {MOST_ERLANGS:.0f}")
     blocked = 1.0
     for k in count(1):
         blocked = erlangs * blocked / (k + erlangs * blocked)
@@ -68,27 +65,23 @@ def _waiting(erlangs: float) -> Iterator[float]:
 
 def waiting(providers: int, erlangs: float) -> float:
     """Return the share of requests that wait."""
-    if providers < 0:
-        raise ValueError(f"there cannot be {providers} providers")
     if providers == 0:
         return 1.0 if erlangs else 0.0
     return next(islice(_waiting(erlangs), providers - 1, None))
 
 
-def providers_for(erlangs: float, wait_share: float = WAIT_SHARE) -> int:
-    """Return the smallest number of providers with which no more than ``wait_share`` of the requests wait."""
-    if not 0.0 < wait_share < 1.0:
-        raise ValueError(f"a share of {wait_share} that may wait is not between 0 and 1")
-    needed = next(k for k, share in enumerate(_waiting(erlangs), 1) if share <= wait_share)
+def providers_for(erlangs: float) -> int:
+    """Return the smallest number of providers with which no more than `WAIT_SHARE` of the requests wait."""
+    needed = next(k for k, share in enumerate(_waiting(erlangs), 1) if share <= WAIT_SHARE)
     return needed if erlangs else 0
 
 
-def most_traffic(providers: int, wait_share: float = WAIT_SHARE) -> float:
-    """Return the highest offered traffic of which at most ``wait_share`` has to wait, with that number of providers."""
+def most_traffic(providers: int) -> float:
+    """Return the highest offered traffic of which at most `WAIT_SHARE` has to wait, with that number of providers."""
     low, high = 0.0, min(float(providers), MOST_ERLANGS)
     for _ in range(STEPS):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if waiting(providers, middle) <= wait_share else (low, middle)
+        low, high = (middle, high) if waiting(providers, middle) <= WAIT_SHARE else (low, middle)
     return low
 
 
@@ -200,22 +193,17 @@ def service_needs(
     return Needs(full_load or None, policy, handled, mean)
 
 
-def needs_of(row: Mapping[str, Any]) -> Needs:
+def needs_of(row: Row) -> Needs:
     """Return the needs of a service, from its row of gold_plan."""
     full_load, erlangs, providers, mean = (
-        _finite(row.get(name)) for name in ("full_load", "erlangs", "providers_now", "demand_mean")
+        number_of(row, name) for name in ("full_load", "erlangs", "providers_now", "demand_mean")
     )
     return service_needs(full_load, policy_of(row), erlangs, providers, mean)
 
 
-def policy_of(row: Mapping[str, Any]) -> Policy:
-    """Return the policy of a service, from its row of gold_plan; members that it does not have are the defaults, and
-    the headroom the least."""
-    given: dict[str, Any] = {"services": str(row.get("policy") or "*"), "headroom": A_WEEK.least}
-    for name, column in POLICY_COLUMNS.items():
-        if (value := _finite(row.get(column))) is not None:
-            given[name] = int(value) if name in ("spares", "n_plus", "least", "most") else value
-    return Policy(**given)
+def policy_of(row: Row) -> Policy:
+    """Return the policy of a service, from its row of gold_plan."""
+    return Policy(row["policy"], **{name: row[column] for name, column in POLICY_COLUMNS.items()})
 
 
 POLICY_COLUMNS = {
@@ -228,10 +216,6 @@ POLICY_COLUMNS = {
     "cost": "cost",
 }
 """Columns of gold_plan that hold the policy, by the member of `Policy`."""
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else float(value)
 
 
 def several(erlangs: float, providers: float) -> bool:

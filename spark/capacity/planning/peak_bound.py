@@ -86,13 +86,13 @@ week with a peak above such a bound. With a least headroom of 1.2 it would be 5.
 class Odds:
     """Odds that the peak of the next day or week is above the bound, and their record.
 
-    ``said`` is the mean of the odds at ``trials`` past moments, of which ``missed`` had such a peak; NaN without any.
+    ``said`` is the mean of the odds at ``trials`` past moments, of which ``missed`` had such a peak; None without any.
     """
 
     now: float
     trials: int
     missed: int
-    said: float
+    said: float | None
 
 
 @attrs.frozen
@@ -199,10 +199,10 @@ def odds(
     """Return the odds of the next day, or of the next ``days``: a week. With less than `ODDS_FROM_DAYS` of history they
     are NaN, and so are those of a week with a shorter ``horizon`` of the bound."""
     if len(peaks) < ODDS_FROM_DAYS * day or (days > 1 and ahead_of(horizon, day).week_prior is None):
-        return Odds(math.nan, 0, 0, math.nan)
+        return Odds(math.nan, 0, 0, None)
     past = past_odds(peaks, day, headroom, days, horizon)
     missed = sum(miss for _, miss in past)
-    said = sum(each for each, _ in past) / len(past) if past else math.nan
+    said = sum(each for each, _ in past) / len(past) if past else None
     return Odds(_rate(len(peaks), len(past), missed, days, day, horizon, headroom), len(past), missed, said)
 
 

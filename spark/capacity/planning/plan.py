@@ -13,8 +13,7 @@ Rules:
 A service's plan is plain Python on a few hundred numbers; Spark only brings them together, service by service.
 
 Rules of the growth, the trend of the weekly peaks, and of the week from which the providers of now are too few by it:
-- A week's peak is its highest minute; weeks are counted back from the time of the plan. If an hour of an older table is
-  among them, which has no minutes, all peaks are of five minutes: finer ones are higher, and would look like growth.
+- A week's peak is that of its hours; weeks are counted back from the time of the plan.
 - The first week of a service's history counts for the growth only if it is whole: the peak of a part of a week is
   lower, and the next week would look like growth.
 - The growth is the Theil-Sen slope of the last `WEEKS` weekly peaks, which a single week does not bend. With less than
@@ -38,9 +37,9 @@ from pyspark.sql import functions as F
 
 from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.needs import MOST_ERLANGS, POLICY_COLUMNS, Needs, State, service_needs, several, state_of
-from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import Assumptions, Policy
-from spark.capacity.tables.schema import GOLD_PLAN, ODDS, OWN_PEAK, OWN_PROVIDERS, PEAKS
+from spark.capacity.tables.row_values import Row
+from spark.capacity.tables.schema import GOLD_PLAN, ODDS, OWN_PEAK, OWN_PROVIDERS
 
 WEEK = timedelta(weeks=1)
 
@@ -68,26 +67,20 @@ class Growth:
         return self.slope / self.level if self.level > 0.0 else None
 
 
-def finest(hour: Mapping[str, Any], names: Sequence[str] = PEAKS) -> float | None:
-    """Return the finest peak of an hour that is known."""
-    return next((hour[name] for name in names if hour.get(name) is not None), None)
-
-
-def weekly_peaks(hours: Iterable[Mapping[str, Any]], issued: datetime) -> list[float | None]:
+def weekly_peaks(hours: Iterable[Row], issued: datetime) -> list[float | None]:
     """Return the peaks of the last `WEEKS` weeks of a service, oldest first; None for a week without a known hour."""
-    # A week that has just ended is number -1.
-    weeks = [((row["h"] - issued) // WEEK, row) for row in hours]
-    known = [(week, row) for week, row in weeks if -WEEKS <= week < 0 and finest(row) is not None]
-    names = PEAKS[any(row.get(PEAKS[0]) is None for _, row in known) :]
     peaks: dict[int, float] = {}
-    for week, row in known:
-        peaks[week] = max(finest(row, names) or 0.0, peaks.get(week, 0.0))
+    for row in hours:
+        if (peak := row["demand_peak"]) is not None:
+            # A week that has just ended is number -1.
+            week = (row["h"] - issued) // WEEK
+            peaks[week] = max(peak, peaks.get(week, 0.0))
     return [peaks.get(week) for week in range(-WEEKS, 0)]
 
 
-def whole_weeks(hours: Iterable[Mapping[str, Any]], issued: datetime) -> int:
+def whole_weeks(hours: Iterable[Row], issued: datetime) -> int:
     """Return the number of whole weeks since the first hour of a service that is known."""
-    first = min((row["h"] for row in hours if finest(row) is not None), default=issued)
+    first = min((row["h"] for row in hours if row["demand_peak"] is not None), default=issued)
     return max(0, (issued - first) // WEEK)
 
 
@@ -105,9 +98,6 @@ def growth(peaks: Sequence[float | None], whole: int = WEEKS) -> Growth | None:
     slope = float(np.median((values[later] - values[earlier]) / (weeks[later] - weeks[earlier])))
     return Growth(float(np.median(values - slope * (weeks + 1))), slope)
 
-
-HOUR = 3600.0
-"""Seconds of an hour, for rows of older tables, which do not tell how much of it was observed."""
 
 NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
 GONE = "no provider was there in the last full hour"
@@ -151,55 +141,50 @@ PLAIN = Options()
 
 
 def plan(
-    load: DataFrame,
-    forecasts: DataFrame,
-    now: datetime,
-    options: Options = PLAIN,
-    shared: Mapping[str, int] | None = None,
+    load: DataFrame, forecasts: DataFrame, now: datetime, options: Options, shared: Mapping[str, int]
 ) -> DataFrame:
     """Return the rows of gold_plan for the forecasts that were issued at ``now``.
 
-    ``load`` is gold_service_1h, or gold_pool_1h; ``shared`` tells how many providers of a service offer others as well.
+    ``load`` has rows of gold_pool_1h; ``shared`` tells how many providers of a service offer others as well.
     """
-    issued, of_others = full_hour(now), dict(shared or {})
-    columns = ("full_load", "providers_mean", *PEAKS, "requests", "service_s", "in_flight", "observed_s")
-    pooled = [name for name in ("pool", OWN_PROVIDERS, OWN_PEAK) if name in load.columns]
-    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, *pooled)
+    issued = full_hour(now)
+    columns = ("full_load", "providers_mean", "demand_mean", "demand_peak", "requests", "service_s", "in_flight")
+    others = ("observed_s", "pool", OWN_PROVIDERS, OWN_PEAK)
+    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, *others)
     told = forecasts.where(F.col("issued") == F.lit(issued))
 
     def of_service(steps: pd.DataFrame, hours: pd.DataFrame) -> pd.DataFrame:
         if steps.empty:
             return pd.DataFrame(columns=GOLD_PLAN.schema.names)
         at = pd.Timestamp(issued).tz_localize(None)
-        row = plan_service(_rows(steps, "h"), _rows(hours, "h"), at, options)
-        row["shared_providers"] = of_others.get(row["service"], 0)
+        row = plan_service(_rows(steps), _rows(hours), at, options)
+        row["shared_providers"] = shared.get(row["service"], 0)
         return pd.DataFrame([row], columns=GOLD_PLAN.schema.names).astype(object)
 
     grouped = told.groupBy("service").cogroup(known.groupBy("service"))
     return grouped.applyInPandas(of_service, GOLD_PLAN.schema)
 
 
-def _rows(frame: pd.DataFrame, order: str) -> list[dict[str, Any]]:
-    frame = frame.sort_values(order).astype(object)
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    frame = frame.sort_values("h").astype(object)
     rows: list[dict[str, Any]] = frame.where(frame.notna(), None).to_dict("records")
     return rows
 
 
 def plan_service(
-    steps: Sequence[Mapping[str, Any]], hours: Sequence[Mapping[str, Any]], issued: datetime, options: Options = PLAIN
+    steps: Sequence[Row], hours: Sequence[Row], issued: datetime, options: Options = PLAIN
 ) -> dict[str, Any]:
     """Plan for one service: ``steps`` are the rows of its forecast, ``hours`` those of its past, both in order."""
     first = steps[0]
     service = first["service"]
-    policy = options.policy(service)
-    headroom = first.get("headroom") or policy.headroom or A_WEEK.least
-    policy = attrs.evolve(policy, headroom=headroom)
+    headroom = first["headroom"]
+    policy = attrs.evolve(options.policy(service), headroom=headroom)
     last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)
     providers = max(0, there - options.without.get(service, 0))
-    demand = options.grown * (finest(last) or 0.0)
-    day = [finest(row) for row in hours if row["h"] >= issued - timedelta(days=1)]
+    demand = options.grown * (last.get("demand_peak") or 0.0)
+    day = [row["demand_peak"] for row in hours if row["h"] >= issued - timedelta(days=1)]
     highest = max((options.grown * peak for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
     bound = first["peak_bound"] * max(options.factor(service, row["h"]) for row in steps)
@@ -210,7 +195,7 @@ def plan_service(
     trend = growth(peaks, whole_weeks(usual, issued))
     need_now = needs.of(first["hour_bound"] * options.factor(service, first["h"]))
     busy, need = needs.busy(bound), needs.of(bound)
-    known = sum(finest(row) is not None for row in hours)
+    known = sum(row["demand_peak"] is not None for row in hours)
     state = state_of(needs, providers, demand if last else None, highest, bound, known)
     if needs.overloads(options.grown * (last.get(OWN_PEAK) or 0.0), round(last.get(OWN_PROVIDERS) or providers)):
         state = State.OVERLOADED
@@ -244,25 +229,24 @@ def plan_service(
         "demand_day": highest,
         "demand_mean": last.get("demand_mean"),
         "peak_bound": bound,
-        **{name: first.get(name) for name in ("highest", "highest_at")},
+        **{name: first[name] for name in ("highest", "highest_at", *ODDS.split())},
         "known_hours": known,
         "full_load": full_load,
         "policy": policy.services,
         **{column: getattr(policy, name) for name, column in POLICY_COLUMNS.items()},
         "erlangs": erlangs,
         "service_s": last.get("service_s"),
-        **{name: first.get(name) for name in ODDS.split()},
         "pool": last.get("pool"),
         "note": "; ".join(note for note in notes if note),
     }
 
 
-def _erlangs(last: Mapping[str, Any]) -> float | None:
+def _erlangs(last: Row) -> float | None:
     """Return the mean number of requests in service in the last hour; None where it is unknown or absurd."""
     requests, seconds, in_flight = (last.get(name) for name in ("requests", "service_s", "in_flight"))
     if requests is not None and seconds is not None:
         # Requests are those of the time in which the broker was up.
-        made = requests / (last.get("observed_s") or HOUR) * seconds
+        made = requests / last["observed_s"] * seconds
     elif in_flight is not None:
         made = in_flight
     else:
@@ -270,15 +254,10 @@ def _erlangs(last: Mapping[str, Any]) -> float | None:
     return float(made) if isfinite(made) and 0.0 <= made <= MOST_ERLANGS else None
 
 
-def _short_from(
-    steps: Sequence[Mapping[str, Any]], of: str, needs: Needs, providers: int, options: Options
-) -> datetime | None:
+def _short_from(steps: Sequence[Row], of: str, needs: Needs, providers: int, options: Options) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
-    for row in steps:
-        if needs.exceed(row[of] * options.factor(row["service"], row["h"]), providers):
-            hour: datetime = row["h"]
-            return hour
-    return None
+    loads = ((row["h"], row[of] * options.factor(row["service"], row["h"])) for row in steps)
+    return next((hour for hour, load in loads if needs.exceed(load, providers)), None)
 
 
 def _short_week(trend: Growth | None, needs: Needs, providers: int, issued: datetime, factor: float) -> datetime | None:

@@ -47,17 +47,12 @@ class Policy:
 
     services: str = "*"
     headroom: float | None = None
-    target: float = attrs.field(default=TARGET)
+    target: float = TARGET
     spares: int = 0
     n_plus: int = 1
     least: int = 1
     most: int | None = None
     cost: float | None = None
-
-    @target.validator
-    def _possible(self, attribute: object, value: float) -> None:
-        if not 0.0 < value <= 1.0:
-            raise ValueError(f"a target utilisation of {value} is not above 0 and at most 1")
 
 
 @attrs.frozen

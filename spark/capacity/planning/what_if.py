@@ -11,24 +11,24 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from spark.capacity.planning.forecast import bounds, finest_peaks, full_hour
-from spark.capacity.planning.plan import Options, plan_service
+from spark.capacity.planning.forecast import bounds, full_hour, peaks_of
+from spark.capacity.planning.plan import WEEKS, Options, plan_service
 from spark.capacity.planning.policy import Assumptions, read_assumptions
 from spark.capacity.service.pools import planned_rows, pools_of
+from spark.capacity.tables.row_values import Row, RowsByService
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     GOLD_FORECAST,
     GOLD_PLAN,
-    GOLD_SERVICE_1H,
     SILVER_PROVIDER_5M,
     Table,
 )
@@ -41,8 +41,6 @@ POLICY = "plan_policy.toml"
 
 KINDS = ("endpoint", "host", LABEL)
 """Properties that select the providers to take away: an endpoint, its part before the last colon, or a label."""
-
-Row = Mapping[str, Any]
 
 
 class QuestionError(Exception):
@@ -109,26 +107,26 @@ def answer(tables: Tables, options: Options, again: bool = False) -> list[tuple[
     The bounds are made ``again`` for headrooms and exclusions that are not those of the run.
     """
     issued = last_issue(tables)
-    plans, told = (tables.rows_of(table, issued.date()).to_pylist() for table in (GOLD_PLAN, GOLD_FORECAST))
-    steps = _by_service(row for row in told if row["issued"] == issued)
-    hours = _by_service(_hours(tables, issued))
+    plans, told = (tables.rows_of(table, issued.date()) for table in (GOLD_PLAN, GOLD_FORECAST))
+    steps, hours = RowsByService(told.filter(pc.equal(told["issued"], issued))), _hours(tables, issued)
     if again:
         options.assumed.need_services(steps)
-        steps = {service: _bounded(mine, hours.get(service, []), options) for service, mine in steps.items()}
-    return [
-        (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, options))
-        for row in sorted(plans, key=lambda row: str(row["service"]))
-        if row["issued"] == issued and row["service"] in steps
-    ]
+    answers: list[tuple[Row, Row]] = []
+    for row in plans.sort_by("service").to_pylist():
+        mine, past = steps.get(row["service"], []), hours.get(row["service"], [])
+        if mine:
+            bounded = _bounded(mine, past, options) if again else mine
+            answers.append((row, plan_service(bounded, past, issued, options)))
+    return answers
 
 
-def _bounded(steps: list[Row], hours: list[Row], options: Options) -> list[Row]:
+def _bounded(steps: Sequence[Row], hours: Sequence[Row], options: Options) -> Sequence[Row]:
     """Return the rows of a forecast with bounds by the policy, and without the peaks of exclusions."""
     if not hours:
         return steps
     start = pd.Timestamp(steps[0]["issued"]).tz_localize(None)
     headroom = options.assumed.of(str(steps[0]["service"])).headroom
-    peaks = finest_peaks(pd.DataFrame(hours), start, options.assumed)
+    peaks = peaks_of(pd.DataFrame(hours), start, options.assumed)
     made = pd.DataFrame(bounds(peaks, len(steps), start, headroom), index=range(len(steps))).to_dict("records")
     return [{**row, **new} for row, new in zip(steps, made, strict=True)]
 
@@ -147,18 +145,11 @@ def last_issue(tables: Tables) -> datetime:
     return full_hour(max(issues))
 
 
-def _hours(tables: Tables, issued: datetime, days: int = 91) -> Iterable[Row]:
-    first: date = (issued - timedelta(days=days)).date()
-    for day in tables.dates(GOLD_SERVICE_1H):
-        if first <= day <= issued.date():
-            yield from (row for row in planned_rows(tables, day).to_pylist() if row["h"] < issued)
-
-
-def _by_service(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["service"], []).append(row)
-    return {service: sorted(mine, key=lambda row: row["h"]) for service, mine in found.items()}
+def _hours(tables: Tables, issued: datetime) -> RowsByService:
+    """Return the hours of the weeks before a plan."""
+    days = (issued.date() - timedelta(days=number) for number in range(WEEKS * 7 + 1))
+    rows = pa.concat_tables([planned_rows(tables, day) for day in days])
+    return RowsByService(rows.filter(pc.less(rows["h"], issued)))
 
 
 def table(answers: Sequence[tuple[Row, Row]]) -> str:

@@ -16,8 +16,7 @@ from itertools import groupby
 
 import attrs
 
-from spark.capacity.planning.needs import needs_of, policy_of
-from spark.capacity.planning.peak_bound import A_WEEK
+from spark.capacity.planning.needs import needs_of
 from spark.capacity.planning.plan import FEWEST, WEEK, WEEKS, Growth
 from spark.capacity.report.service_rows import UNCLAIMED, Shortage, short_from
 from spark.capacity.tables.row_values import Row, number_of
@@ -265,7 +264,7 @@ def trend_of(plan: Row) -> Trend:
     peaks = list(enumerate(plan["weekly_peaks"], -WEEKS))
     began = next(week for week, peak in peaks if peak is not None)
     # Week 0 is the first of the coming ones; the level of the trend is that of the week before it.
-    headroom = policy_of(plan).headroom or A_WEEK.least
+    headroom = plan["headroom"]
     drawn = [(begin(week), trend.in_weeks(week + 1)) for week in range(began, WEEKS)]
     lines = [
         Line("weekly peak", "demand", [(begin(week), peak) for week, peak in peaks if week >= began]),
@@ -281,8 +280,9 @@ def trend_of(plan: Row) -> Trend:
 def limit_of(plan: Row, providers: float | None = None) -> float | None:
     """Return the load up to which so many providers, or those of now, are enough by the policy; None where there is no
     such load."""
-    providers = number_of(plan, "providers_now") if providers is None else providers
-    limit = None if providers is None else needs_of(plan).carried(int(providers))
+    if not plan:
+        return None
+    limit = needs_of(plan).carried(plan["providers_now"] if providers is None else int(providers))
     return None if limit is None or math.isinf(limit) else limit
 
 

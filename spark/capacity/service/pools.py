@@ -24,14 +24,13 @@ from pyspark.sql import DataFrame
 
 from spark.capacity.rollup.partitioning import connected
 from spark.capacity.tables.column_reader import batches, codes, micros, real
-from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.row_values import Row
 from spark.capacity.tables.schema import (
     GOLD_POOL_1H,
     GOLD_PROVIDER_DAY,
     GOLD_SERVICE_1H,
     OWN_PEAK,
     OWN_PROVIDERS,
-    PEAKS,
     SILVER_PROVIDER_5M,
 )
 from spark.capacity.tables.store import Tables
@@ -39,8 +38,6 @@ from spark.capacity.tables.time_windows import FIVE_MINUTES, WINDOWS, midnight
 
 TOGETHER = 2
 """Windows. In one an address may have two services one after the other."""
-
-Row = Mapping[str, Any]
 
 
 def find_pools(tables: Tables, days: Sequence[date]) -> dict[date, dict[str, str]]:
@@ -113,9 +110,8 @@ def of_members(rows: Iterable[Row], pools: Mapping[str, str], own: Iterable[Row]
     for row in own:
         pool = pools.get(row["service"])
         if (whole := by_hour.get((pool, row["h"]))) is not None:
-            peak = next((row[name] for name in PEAKS if row[name] is not None), None)
-            mine = {"service": row["service"], "pool": pool, OWN_PROVIDERS: row["providers_mean"], OWN_PEAK: peak}
-            made.append({**whole, **mine})
+            own_hour = {OWN_PROVIDERS: row["providers_mean"], OWN_PEAK: row["demand_peak"]}
+            made.append({**whole, "service": row["service"], "pool": pool, **own_hour})
     return made
 
 
@@ -138,10 +134,6 @@ def planned(tables: Tables, days: Iterable[date]) -> DataFrame:
 def planned_rows(tables: Tables, day: date) -> pa.Table:
     """Return the hours of a date that plans are made of, as rows of gold_pool_1h."""
     own, pooled = tables.rows_of(GOLD_SERVICE_1H, day), tables.rows_of(GOLD_POOL_1H, day)
-    schema = arrow_schema(GOLD_POOL_1H.schema)
-    there = set(zip(pooled["service"].to_pylist(), pooled["h"].to_pylist(), strict=True))
-    keys = zip(own["service"].to_pylist(), own["h"].to_pylist(), strict=True)
-    rest = own.filter(pa.array([key not in there for key in keys], pa.bool_())) if there else own
-    for name in set(schema.names) - set(own.column_names):
-        rest = rest.append_column(name, pa.nulls(len(rest), schema.field(name).type))
-    return pa.concat_tables([pooled, rest.select(schema.names).cast(schema)])
+    keys = ["service", "h"]
+    rest = own.join(pooled.select(keys), keys, join_type="left anti")
+    return pa.concat_tables([pooled, rest], promote_options="default")

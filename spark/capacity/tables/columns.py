@@ -184,11 +184,7 @@ COLUMNS: dict[str, Column] = {
     "exhaust_p50": ("timestamp", "UTC", "first hour whose need by p50 is more than there are: as expected"),
     "exhaust_bound": ("timestamp", "UTC", "first hour whose need by its bound is more than there are: at the earliest"),
     "growth_per_week": ("double", "share", "growth of the weekly peaks"),
-    "weekly_peaks": (
-        "doubles",
-        LOAD,
-        "peaks of the 13 weeks before the plan, oldest first: by the minute if all have minutes",
-    ),
+    "weekly_peaks": ("doubles", LOAD, "peaks of the 13 weeks before the plan, oldest first"),
     "trend_level": ("double", LOAD, "peak of the last week by the trend of the weekly peaks"),
     "exhaust_trend": (
         "timestamp",
@@ -216,7 +212,7 @@ COLUMNS: dict[str, Column] = {
     "shared_providers": ("long", "providers", "providers that offer other services as well"),
     "pool": ("string", "", "pool of services that share servers, by the name of the first; null: it shares none"),
     "own_providers": ("double", "providers", "mean number of the providers of the service itself"),
-    "own_peak": ("double", LOAD, "finest peak of the loads of these"),
+    "own_peak": ("double", LOAD, "highest demand of these, as `demand_peak`"),
     "note": ("string", "", "a restriction of the plan, as a sentence"),
     "horizon_h": ("long", "h", "hours of the forecast that are over and known"),
     "mape": ("double", "share", "mean absolute error of p50 by the mean demand"),

@@ -119,7 +119,7 @@ OF_HOUR = """date service h demand_mean demand_p95 demand_max demand_peak capaci
     providers_min util cov max_mean gini requests errors service_s in_flight observed_s"""
 
 GOLD_SERVICE_1H = Table("gold_service_1h", "hours of each service", OF_HOUR, dated=True)
-"""`demand_peak` is never less than `demand_max` (`service/demand.py`)."""
+"""`demand_peak` is never less than `demand_max`, nor unknown where the demand is known (`service/demand.py`)."""
 
 OWN_PROVIDERS, OWN_PEAK = "own_providers", "own_peak"
 
@@ -130,9 +130,6 @@ GOLD_POOL_1H = Table(
     dated=True,
 )
 """`service/pools.py` has the rules."""
-
-PEAKS = ("demand_peak", "demand_max", "demand_mean")
-"""Columns of an hour that tell its peak, the finest first."""
 
 GOLD_PROVIDER_DAY = Table(
     "gold_provider_day",
@@ -162,7 +159,7 @@ GOLD_FORECAST = Table(
     dated=True,
     own={"date": ISSUED_ON},
 )
-"""`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of peaks (`PEAKS`). The bound is `highest` times
+"""`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of `demand_peak`. The bound is `highest` times
 `headroom` where that is a peak of the last week or the policy has a headroom, and `highest` as it is where an older
 peak is higher than that. The plan takes `factor` times the values of an hour."""
 

@@ -45,17 +45,3 @@ def test_no_traffic_needs_nobody():
     assert providers_for(0.0) == 0
     assert waiting(0, 0.0) == 0.0
     assert waiting(0, 0.5) == 1.0
-
-
-@pytest.mark.parametrize("erlangs", [-1.0, math.nan, math.inf, MOST_ERLANGS * 2])
-def test_absurd_traffic_is_an_error(erlangs):
-    with pytest.raises(ValueError, match="offered traffic"):
-        providers_for(erlangs)
-    with pytest.raises(ValueError, match="offered traffic"):
-        waiting(3, erlangs)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, math.nan])
-def test_an_absurd_share_is_an_error(share):
-    with pytest.raises(ValueError, match="may wait"):
-        providers_for(1.0, share)

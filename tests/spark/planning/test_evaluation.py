@@ -39,7 +39,7 @@ def became(spark):
     ]
     load = [
         *(row("good", i, d) for i, d in enumerate([100.0, 110.0, 90.0, 115.0, 5_000.0])),
-        *(row("bad", i, d, demand_max=125.0) for i, d in enumerate([100.0, 111.0, None])),
+        *(row("bad", i, d, demand_peak=125.0) for i, d in enumerate([100.0, 111.0, None])),
         *(row("minute", i, 100.0, demand_max=115.0, demand_peak=115.0 + 3 * i) for i in range(3)),
         *(row("zero", i, 0.0) for i in range(4)),
     ]

@@ -7,17 +7,13 @@ import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from spark.capacity.planning import models
-from spark.capacity.planning.forecast import forecast, full_hour, hourly
+from spark.capacity.planning.forecast import forecast, full_hour
 from spark.capacity.planning.peak_bound import headroom_of
 from spark.capacity.planning.policy import Assumptions, Event, Exclusion
 from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour, row, table
 
 DAYS = 10
-
-
-MINUTES_FROM = 100
-"""Hours before it are of an older table, without minutes."""
 
 
 ASSUMED = Assumptions(
@@ -36,14 +32,7 @@ def told(spark):
     """Return the forecasts of some services, from one run of the job."""
     hours = DAYS * 24
     rows = [
-        *(row("steady", i, demand(i), demand_max=demand(i) + 5.0) for i in range(MINUTES_FROM)),
-        *(
-            row("steady", i, demand(i), demand_max=demand(i) + 5.0, demand_peak=demand(i) + 15.0)
-            for i in range(MINUTES_FROM, hours)
-        ),
-        # Older tables only, and its highest hour is one of them.
-        *(row("older", i, demand(i), demand_max=demand(i) + 5.0) for i in range(hours - 1)),
-        row("older", hours - 1, demand(0), demand_max=demand(0), demand_peak=demand(0) + 6.0),
+        *(row("steady", i, demand(i), demand_max=demand(i) + 5.0, demand_peak=demand(i) + 15.0) for i in range(hours)),
         # Values after now are not known yet.
         row("steady", hours, 9_999.0),
         row("young", hours - 1, 7.0),
@@ -62,7 +51,7 @@ def told(spark):
 
 @pytest.mark.long
 def test_each_service_has_a_row_for_each_hour_to_come(told):
-    assert set(told.index) == {"steady", "young", "incident", "gone", "holes", "older", "o'; <b>", "nothing", "long"}
+    assert set(told.index) == {"steady", "young", "incident", "gone", "holes", "o'; <b>", "nothing", "long"}
     start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)
     for _, rows in told.groupby(level=0):
         assert list(rows["h"]) == list(pd.date_range(start, periods=48, freq="h"))
@@ -77,8 +66,8 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
     assert set(steady["headroom"]) == {headroom}
     assert steady["peak_bound"].to_numpy() == pytest.approx(headroom * 345.0)
     assert steady["hour_bound"].iloc[0] == pytest.approx(headroom * (demand(23) + 15.0))
-    # The first of the hours with that peak, of those that have minutes.
-    first = hour(next(i for i in range(MINUTES_FROM, DAYS * 24) if i % 24 == 23))
+    # The first of the hours of the last week with that peak.
+    first = hour(next(i for i in range((DAYS - 7) * 24, DAYS * 24) if i % 24 == 23))
     origin = {(345.0, pd.Timestamp(first).tz_localize(None))}
     assert set(zip(steady["highest"], steady["highest_at"], strict=True)) == origin
     assert set(steady["model"]) == {"profile-day"}
@@ -93,10 +82,6 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
 def test_growth_and_events_stand_beside_the_forecast_and_do_not_change_it(told):
     assert told.loc["steady", "factor"].tolist() == [1.5, 3.0, 3.0, *[1.5] * 45]
     assert set(told.loc["young", "factor"]) == {1.5}
-
-
-def test_the_bound_is_of_the_finest_peaks_that_are_known(told):
-    assert told.loc["older", "peak_bound"].to_numpy() == pytest.approx(headroom_of(DAYS * 24) * (demand(23) + 5.0))
 
 
 def test_odds_and_the_schedule_have_a_record(told):
@@ -142,22 +127,10 @@ def test_an_incident_that_is_excluded_is_in_no_forecast_or_bound(told):
 
 
 def test_an_empty_table_gives_an_empty_forecast(spark):
-    assert forecast(table(spark, []), hour(0)).count() == 0
-
-
-@pytest.mark.parametrize("horizon", [0, -1, 10_000_000])
-def test_an_absurd_horizon_is_an_error(spark, horizon):
-    with pytest.raises(ValueError, match="horizon"):
-        forecast(table(spark, []), hour(0), horizon)
+    assert forecast(table(spark, []), hour(0), 24, ASSUMED).count() == 0
 
 
 def test_a_moment_has_its_full_hour_in_utc():
     noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
     assert full_hour(datetime(2026, 3, 2, 12, 34, 56, 7)) == noon
     assert full_hour(datetime(2026, 3, 2, 14, 59, tzinfo=timezone(timedelta(hours=2)))) == noon
-
-
-def test_an_hour_that_is_there_twice_counts_once():
-    stamps = pd.Series(pd.to_datetime(["2026-03-02 01:00", "2026-03-02 01:00", "2026-03-02 03:00"]))
-    values = hourly(stamps, pd.Series([1.0, 3.0, 5.0]), pd.Timestamp("2026-03-02 05:00"))
-    np.testing.assert_array_equal(values, [2.0, np.nan, 5.0, np.nan])

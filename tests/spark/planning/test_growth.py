@@ -15,7 +15,7 @@ def weeks(*peaks):
         begin = NOW - timedelta(weeks=back)
         for hour in range(0, 168, 7):
             if peak is not None:
-                yield {"h": begin + timedelta(hours=hour), "demand_max": peak if hour == 70 else 1.0}
+                yield {"h": begin + timedelta(hours=hour), "demand_peak": peak if hour == 70 else 1.0}
 
 
 def test_the_slope_is_that_of_most_weeks():
@@ -48,17 +48,6 @@ def test_a_part_of_a_first_week_is_no_growth():
 
 def test_the_peaks_of_weeks_are_oldest_first_with_gaps():
     assert weekly_peaks(weeks(3.0, None, 5.0), NOW) == [None] * (WEEKS - 3) + [3.0, None, 5.0]
-
-
-def test_minutes_count_where_every_hour_has_them():
-    finer = [{**row, "demand_peak": 1.5 * row["demand_max"]} for row in weeks(100.0, 100.0, 100.0, 100.0)]
-    assert weekly_peaks(finer, NOW)[-4:] == [150.0] * 4
-    # The first hour is of an older table: that the others have minutes is no growth.
-    del finer[0]["demand_peak"]
-    assert weekly_peaks(finer, NOW)[-4:] == [100.0] * 4
-    # It no longer counts, and neither does one of which nothing is known.
-    older = {"h": NOW - timedelta(weeks=WEEKS + 1), "demand_max": 1e6}
-    assert weekly_peaks([older, {"h": NOW - timedelta(hours=1)}, *finer[1:]], NOW)[-3:] == [150.0] * 3
 
 
 def test_a_peak_does_not_fall_below_nothing():

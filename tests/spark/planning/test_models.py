@@ -203,9 +203,3 @@ def test_only_the_last_weeks_of_a_long_history_count():
     series = FAMILIES["weekly"](np.random.default_rng(4), models.HISTORY_DAYS + 70)
     recent = forecast(series[-models.HISTORY_DAYS * DAY :], WEEK)
     np.testing.assert_array_equal(forecast(series, WEEK).p95, recent.p95)
-
-
-@pytest.mark.parametrize(("horizon", "day"), [(0, 24), (24, 0)])
-def test_a_horizon_or_a_day_of_nothing_is_an_error(horizon, day):
-    with pytest.raises(ValueError, match="one step"):
-        forecast(daily(3), horizon, day)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spark.capacity.planning.needs import Needs, needs_of
 from spark.capacity.planning.plan import PLAIN, Options, plan_service
 from spark.capacity.planning.policy import Policy
+from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour
 
 NOW = 10
@@ -76,12 +77,12 @@ def test_nothing_is_known_without_a_full_load_and_requests():
 
 
 def planned(bounds, providers, options=PLAIN, **members):
-    known = {"peak_bound": max(bounds), "flag": "", "service": "s"}
-    known |= dict.fromkeys(("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h"), 0)
+    known = dict.fromkeys(GOLD_FORECAST.schema.names) | {"service": "s", "flag": "", "headroom": 1.3}
+    known |= {"peak_bound": max(bounds)}
     steps = [
         {**known, "h": hour(NOW + number), "p50": bound / 2, "hour_bound": bound} for number, bound in enumerate(bounds)
     ]
-    last = {"h": hour(NOW - 1), "full_load": 50.0, "demand_mean": 80.0, "demand_max": 100.0, **members}
+    last = {"h": hour(NOW - 1), "full_load": 50.0, "demand_mean": 80.0, "demand_peak": 100.0, **members}
     return plan_service(steps, [{**last, "providers_mean": providers}], hour(NOW), options)
 
 
@@ -104,7 +105,7 @@ def test_a_service_is_short_now_just_where_its_first_hour_is(bounds, providers, 
 
 def test_dates_are_those_of_waiting_requests_where_they_decide():
     # Ten erlangs at a mean of 80: the third hour has 25 of them, which need 35; the load needs 5.
-    row = planned([80.0, 80.0, 200.0], 20, in_flight=10.0, demand_max=80.0)
+    row = planned([80.0, 80.0, 200.0], 20, in_flight=10.0, demand_peak=80.0)
     assert (row["need_now"], row["need_horizon"], row["exhaust_bound"]) == (17, 35, hour(NOW) + timedelta(hours=2))
     assert needs_of(row).of(200.0) == 35
 

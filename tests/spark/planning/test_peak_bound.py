@@ -142,6 +142,7 @@ def test_odds_begin_with_two_weeks_of_history_and_fall_and_rise_with_its_days():
     flat = odds(np.ones(24 * DAY))
     assert (flat.trials, flat.missed) == (10, 0)
     assert flat.now == pytest.approx(prior * WEIGHT_DAYS / (WEIGHT_DAYS + 10))
+    assert flat.said is not None
     assert prior > flat.said > flat.now
     # A day with twice the peak counts for the days after it.
     peaks = np.ones(60 * DAY)

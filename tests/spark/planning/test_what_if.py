@@ -28,10 +28,10 @@ NOW = 34
 def tables(tmp_path):
     made = Tables(None, tmp_path / "out")
     made.out.mkdir()
-    load = {"service": "web", "providers_mean": 4.0, "full_load": 50.0, "demand_mean": 80.0, "demand_max": 100.0}
+    load = {"service": "web", "providers_mean": 4.0, "full_load": 50.0, "demand_mean": 80.0, "demand_peak": 100.0}
     hours = [{**load, "date": hour(number).date(), "h": hour(number)} for number in range(24, NOW)]
     put_dates(made, GOLD_SERVICE_1H, hours)
-    told = {"service": "web", "issued": hour(NOW), "peak_bound": 130.0, "flag": "", "bound_trials": 0}
+    told = {"service": "web", "issued": hour(NOW), "peak_bound": 130.0, "flag": "", "headroom": 1.3}
     known = {"p50": 80.0, "p95": 90.0}
     steps = [{**told, **known, "h": hour(NOW + number), "hour_bound": 100.0 + number} for number in range(24)]
     names = GOLD_FORECAST.schema.names
