@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from spark.capacity.service.grids import Service
-from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES, Floats
+from spark.capacity.service.grids import HOUR, Service
+from spark.capacity.tables.time_windows import DIGITS, WINDOWS, Floats
 
 
 def spread(values: Floats) -> dict[str, float | None]:
@@ -37,11 +37,6 @@ HOT = 1.5
 
 UNEVEN = 0.3
 """The coefficient of variation from which a service is unbalanced: random choice of providers stays near 0.1."""
-
-HOUR = 12
-"""Five minutes in an hour: fewer make no average."""
-
-WINDOWS = DAY // FIVE_MINUTES
 
 MEASURES = ("load_mean",)
 """Input columns."""

@@ -124,8 +124,7 @@ def services(source: Source, folder: Path, limits: Limits = LIMITS) -> Iterator[
     """
     bins = divide(_count(source), limits.rows)
     names = sorted(bins)
-    small = sorted({numbers.start for numbers in bins.values() if len(numbers) == 1})
-    if small == [*range(_end(bins))] == [0]:
+    if set(bins.values()) == {range(1)}:
         yield from _Bin([rows for _, rows in _cut(source, bins)], names, source, limits).services()
         return
     with Spill(folder, _schema(source)) as spill:
@@ -135,7 +134,7 @@ def services(source: Source, folder: Path, limits: Limits = LIMITS) -> Iterator[
         def load(number: int) -> _Bin:
             return _Bin(spill.read(number), names, source, limits)
 
-        for number in small:
+        for number in sorted({numbers.start for numbers in bins.values() if len(numbers) == 1}):
             yield from load(number).services()
         for code, name in enumerate(names):
             if len(bins[name]) > 1:
@@ -269,11 +268,6 @@ def _placed(name: str, row: Ints, place: Ints, values: Floats, shape: tuple[int,
 def _slices(load: Callable[[int], _Bin], numbers: range, code: int) -> Iterator[Grid]:
     """Read the slices of a large service, bin by bin."""
     return (grid for number in numbers for grid in load(number).slices(code))
-
-
-def _end(bins: Mapping[str, range]) -> int:
-    """Return the number of bins."""
-    return max((numbers.stop for numbers in bins.values()), default=0)
 
 
 def _schema(source: Source) -> pa.Schema:

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from spark.capacity.service.balance import spread
-from spark.capacity.service.grids import SUM, Grid, Service, added, maximum
+from spark.capacity.service.grids import HOUR, SUM, Grid, Service, added, maximum
 from spark.capacity.service.silences import Instances, Sums, demand_of
-from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES, MINUTES, Flags, Floats, midnight
+from spark.capacity.tables.time_windows import DIGITS, FIVE_MINUTES, MINUTES, WINDOWS, Flags, Floats, midnight
 
 LOADS = tuple(f"{SUM}load_{number + 1}" for number in range(MINUTES))
 """Sums of the loads in each minute of a window."""
 
 
 class Rises:
-    """The minutes of all instances of a service, in the last windows of their grids: by how much the demand of a window
+    """The minutes of all instances of a service, on the date: by how much the demand of a window
     rose above its mean, in the highest of its minutes.
 
     - The loads of the instances that have minutes are added up. The rise of the service is theirs, above their mean in
@@ -40,16 +40,15 @@ class Rises:
     - Without a rise the five minutes stand: a peak of minutes is never below one of windows.
     """
 
-    def __init__(self, windows: int) -> None:
-        self._windows = windows
-        self._loads = np.full((MINUTES, windows), np.nan)
-        self._moved = np.zeros(windows)
+    def __init__(self) -> None:
+        self._loads = np.full((MINUTES, WINDOWS), np.nan)
+        self._moved = np.zeros(WINDOWS)
 
     def add(self, some: Instances) -> None:
         """Add instances."""
-        grid = some.grid.columns(-self._windows)
+        grid = some.grid.columns(-WINDOWS)
         self._loads = added(self._loads, np.concatenate([grid[name] for name in LOADS]))
-        self._moved += _moved(some, self._windows)
+        self._moved += _moved(some)
 
     def highest(self) -> Floats:
         """Return by how much the highest minute of each window exceeds the mean of the window; never negative."""
@@ -58,9 +57,9 @@ class Rises:
         return np.maximum(known - self._moved, 0.0)
 
 
-def _moved(some: Instances, windows: int) -> Floats:
+def _moved(some: Instances) -> Floats:
     """Return the load of instances that came or went in a window or beside it: the highest of the three windows."""
-    first = -windows - 1
+    first = -WINDOWS - 1
     load = some.load[:, first:]
     there = some.told[:, first:] & (some.grid["up_s"][:, first:] >= some.grid["broker_up_s"][:, first:])
     settled: Flags = np.fmin.reduce(_beside(there.astype(np.float64)), axis=0) > 0
@@ -85,16 +84,10 @@ IN_FLIGHT = "+in_flight"
 MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, IN_FLIGHT, *LOADS)
 """Input columns."""
 
-HOUR = 12
-"""Five minutes of an hour."""
+HOURS = WINDOWS // HOUR
 
-HOURS = DAY // FIVE_MINUTES // HOUR
-
-WINDOWS = HOURS * HOUR
-"""Five minutes of the date, the last ones of a grid."""
-
-WIDTH = WINDOWS * (LOOKBACK // timedelta(days=1) + 1)
-"""Five minutes of a grid."""
+WIDTH = WINDOWS * (LOOKBACK.days + 1)
+"""Five minutes of a grid: the last ones are those of the date."""
 
 SEEN = 60.0
 """Seconds of a window that the broker must have been up for it to be the hour's highest: the loads of less than a
@@ -109,7 +102,7 @@ class Hours:
         self.full, self.broker_up = np.full(WINDOWS, np.nan), np.full(WINDOWS, np.nan)
         self.reports = {name: np.full(WINDOWS, np.nan) for name in (*REQUESTS, IN_FLIGHT)}
         self.loads = [np.zeros((0, HOURS))]
-        self.rises = Rises(WINDOWS)
+        self.rises = Rises()
 
     def add(self, some: Instances) -> None:
         """Add instances."""

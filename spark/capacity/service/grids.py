@@ -15,6 +15,9 @@ from spark.capacity.tables.time_windows import Flags, Floats
 SUM = "+"
 """Before the name of a measure of which only the sum over the instances is kept: one row, whatever their number."""
 
+HOUR = 12
+"""Five minutes of an hour."""
+
 T = TypeVar("T")
 
 
@@ -88,19 +91,14 @@ def last(values: Floats) -> Floats:
 
 
 def mean_around(values: Floats, first: int, last: int) -> Floats:
-    """Return at each place of a row the mean of the known values from so many places on to so many."""
+    """Return at each place of a row the mean of the known values from so many places on to so many.
+
+    ``first`` is not above 0.
+    """
     total, number = np.zeros_like(values), np.zeros_like(values)
-    for step in range(first, last + 1):
-        moved = _moved(values, step)
-        total += np.nan_to_num(moved)
-        number += ~np.isnan(moved)
+    padded = np.pad(values, ((0, 0), (max(0, -first), max(0, last))), constant_values=np.nan)
+    for step in range(last - first + 1):
+        there = padded[:, step : step + values.shape[1]]
+        total += np.nan_to_num(there)
+        number += ~np.isnan(there)
     return np.divide(total, number, out=np.full_like(values, np.nan), where=number > 0)
-
-
-def _moved(values: Floats, step: int) -> Floats:
-    moved = np.full_like(values, np.nan)
-    if step < 0:
-        moved[:, -step:] = values[:, :step]
-    else:
-        moved[:, : values.shape[1] - step] = values[:, step:]
-    return moved

@@ -122,23 +122,16 @@ def reliability(days: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     misses = (share - usual >= EXCESS) & (off >= SIGNIFICANT)
     total, some = rows["up_s"] + rows["downtime_s"], rows["outages"] > 0
     up = rows["up_s"].where(rows["up_s"] > 0)
-    made = {
-        "date": rows["date"],
-        "service": rows["service"],
-        "instance": rows["instance"],
-        "judged": np.where(rows["expected"].notna(), "beats", "connection"),
-        "miss_ratio": np.fmax(1 - rows["hb"] / rows["expected"].where(rows["expected"] > 0), 0.0).where(
-            rows["expected"] > 0
-        ),
-        "outages": rows["outages"],
-        "downtime_s": rows["downtime_s"],
-        "mtbf_s": (rows["up_s"] / rows["outages"].where(some)),
-        "mttr_s": (rows["downtime_s"] / rows["outages"].where(some)),
-        "flap_pct": rows["flap_pct"],
-        "phi_max": rows["gap_max"] * rows["hb"] / up / log(10),
-        "score": rows["up_s"] / total.where(total > 0) * (1 - share.fillna(0.0)),
-        "flaky": misses | (rows["flap_pct"] >= FLAPPING),
-    }
-    table = pd.DataFrame(made).round(DIGITS).astype(object)
-    judged: list[dict[str, Any]] = table.where(table.notna(), None).to_dict("records")
-    return judged
+    due = rows["expected"].where(rows["expected"] > 0)
+    judged = rows[["date", "service", "instance", "outages", "downtime_s", "flap_pct"]].assign(
+        judged=np.where(rows["expected"].notna(), "beats", "connection"),
+        miss_ratio=(1 - rows["hb"] / due).clip(lower=0.0),
+        mtbf_s=rows["up_s"] / rows["outages"].where(some),
+        mttr_s=rows["downtime_s"] / rows["outages"].where(some),
+        phi_max=rows["gap_max"] * rows["hb"] / up / log(10),
+        score=rows["up_s"] / total.where(total > 0) * (1 - share.fillna(0.0)),
+        flaky=misses | (rows["flap_pct"] >= FLAPPING),
+    )
+    table = judged.round(DIGITS).astype(object)
+    made: list[dict[str, Any]] = table.where(table.notna(), None).to_dict("records")
+    return made

@@ -51,6 +51,7 @@ class Sums:
         """The load that is reported, and by how many instances."""
         self._risen, self._lost = np.zeros(width), np.zeros(width)
         self._new, self._ends = np.zeros(width + 1, np.int64), Counter[End]()
+        """The instances that appeared in each column, and those of each end."""
 
     def add(self, some: "Instances") -> None:
         """Add instances."""
@@ -68,7 +69,18 @@ class Sums:
 
     def replaced(self) -> dict[End, float]:
         """Return the share of the instances of each end that new ones replaced."""
-        return _replaced(self._new, self._ends)
+        left, column = self._new.copy(), 0
+        made = {}
+        for end, count in sorted(self._ends.items()):
+            ended, shown = end
+            column, free = max(column, ended - BEFORE), count
+            while free and column <= min(shown + AFTER, len(left) - 1):
+                used = min(free, int(left[column]))
+                left[column] -= used
+                free -= used
+                column += not left[column]
+            made[end] = (count - free) / count
+        return made
 
 
 class Instances:
@@ -139,22 +151,6 @@ def demand_of(parts: Iterable[Instances], sums: Sums) -> Floats:
     for some in parts:
         demand = added(demand, sum_known(some.filled(sums, share, replaced)))
     return demand
-
-
-def _replaced(new: Ints, ends: Mapping[End, int]) -> dict[End, float]:
-    """Return the share of each end that is replaced; `new` counts the instances that appeared in each column."""
-    left, column = new.copy(), 0
-    made = {}
-    for end, count in sorted(ends.items()):
-        ended, shown = end
-        column, free = max(column, ended - BEFORE), count
-        while free and column <= min(shown + AFTER, len(left) - 1):
-            used = min(free, int(left[column]))
-            left[column] -= used
-            free -= used
-            column += not left[column]
-        made[end] = (count - free) / count
-    return made
 
 
 def _or(values: Floats, otherwise: Floats) -> Floats:
