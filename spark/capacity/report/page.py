@@ -10,17 +10,16 @@ Rules:
 - Every text from the journal is hostile until it is escaped, and is kept apart from the text around it (``bdi``), so
   that a name can neither be markup nor turn the direction of the text that follows.
 - A number that is not known is a dash, and an empty table says why it is empty. Zero is said only where zero was found.
-- A time without a zone is UTC. The page has no time of its own, so that the same tables give the same bytes.
+- All times are in UTC. The page has no time of its own, so that the same tables give the same bytes.
 - A promise stands beside its outcome.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
-from spark.capacity.report import data_quality, first_screen, promises, provider_sections
+from spark.capacity.report import first_screen, sections
 from spark.capacity.report.files import PAGES, table_csv
 from spark.capacity.report.rendering import rendered
 from spark.capacity.report.service_rows import PAGED, ServiceRows, Tables, services_of
@@ -55,22 +54,18 @@ def links_of(tables: Tables, paged: int = PAGED) -> dict[str, str]:
 
 def render(tables: Tables, services: Sequence[ServiceRows]) -> str:
     """Return the page, or the index where services have pages of their own."""
+    last_sign = max((row["last"] for row in tables.get("silver_signs", ())), default=None)
     return rendered(
         "report.html",
-        head=first_screen.head(services, tables["gold_service_1h"].span("h"), _last_record(tables)),
+        head=first_screen.head(services, tables["gold_service_1h"].span("h"), last_sign),
         rows=first_screen.glance(services),
         pooled=first_screen.pooled(services),
         pooled_week=first_screen.pooled(services, "odds_week"),
         sharing=first_screen.sharing(services),
         sections=(section_of(service) for service in services if not service.page),
-        reliability=provider_sections.reliability(tables.get("gold_provider_day", ())),
-        balance=provider_sections.balance(tables.get("gold_balance_day", ())),
-        promises=promises.promises(services),
-        quality=data_quality.quality(tables),
-        unclaimed=promises.unclaimed(services, tables),
+        reliability=sections.reliability(tables.get("gold_provider_day", ())),
+        balance=sections.balance(tables.get("gold_balance_day", ())),
+        promises=sections.promises(services),
+        quality=sections.quality(tables),
+        unclaimed=sections.unclaimed(services, tables),
     )
-
-
-def _last_record(tables: Tables) -> datetime | None:
-    """Return the time of the last sign of a broker."""
-    return max((row["last"] for row in tables.get("silver_signs", ())), default=None)

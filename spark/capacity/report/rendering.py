@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from functools import cache
+from math import isfinite
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,8 +32,8 @@ def date(value: datetime) -> str:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Return a number with at most ``digits`` digits after the point."""
-    if value is None:
+    """Return a number with at most ``digits`` digits after the point; one beyond all numbers is unknown."""
+    if value is None or not isfinite(value):
         return DASH
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -95,15 +96,6 @@ def _environment() -> Environment:
         # The report is written in one piece, and the templates of a run do not change.
         auto_reload=False,
     )
-    for filter_ in (
-        moment,
-        date,
-        number,
-        percent,
-        duration,
-        ahead,
-        counted,
-    ):
-        environment.filters[filter_.__name__] = filter_
+    environment.filters |= {made.__name__: made for made in (moment, date, number, percent, duration, ahead, counted)}
     environment.globals |= {"DASH": DASH, "ROWS": ROWS}
     return environment

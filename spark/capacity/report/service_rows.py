@@ -10,6 +10,7 @@ from typing import Any, Literal
 import attrs
 
 from spark.capacity.planning.needs import State
+from spark.capacity.planning.peak_bound import Odds
 from spark.capacity.report.files import PAGES
 from spark.capacity.tables.row_values import Row, RowsByService, grouped, number_of
 
@@ -46,19 +47,6 @@ class Misses:
     trials: float
     most: float | None
     ahead_h: float | None = None
-
-
-@attrs.frozen
-class Odds:
-    """The odds that the peak of the next day or week is above the bound.
-
-    They were `said` on average at `trials` past moments, of which `missed` had such a peak.
-    """
-
-    now: float
-    said: float | None
-    trials: float
-    missed: float
 
 
 @attrs.frozen
@@ -174,8 +162,7 @@ def odds_of(row: Row, name: str = "odds") -> Odds | None:
     now = number_of(row, "odds_day" if name == "odds" else name)
     if now is None:
         return None
-    trials, missed = (number_of(row, f"{name}_{of}") or 0 for of in ("trials", "missed"))
-    return Odds(now, number_of(row, f"{name}_said"), trials, missed)
+    return Odds(now, row[f"{name}_trials"], row[f"{name}_missed"], number_of(row, f"{name}_said"))
 
 
 def planned_state(plan: Row) -> State:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from spark.capacity.planning.needs import MOST_ERLANGS, WAIT_SHARE, needs_of, policy_of, providers_for
+from spark.capacity.planning.needs import WAIT_SHARE, needs_of, policy_of, providers_for
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart, limit_of, trend_of
 from spark.capacity.report.plan_json import saved, schedule
 from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, short_from, shortage
@@ -27,7 +27,8 @@ def section_of(service: ServiceRows) -> dict[str, Any]:
         "drawing": _drawing(service),
         "since": shortage(service.plan),
         "plan": _plan_facts(service) if service.plan else None,
-        "model": _model_facts(service.told) if service.told else None,
+        "model": service.told or None,
+        "record": missed_before(service.told),
         "trend": trend_of(service.plan) if service.plan else None,
         "days": _days(service),
     }
@@ -69,19 +70,11 @@ def _drawing(service: ServiceRows) -> Drawing | None:
     return chart(lines, [Band("p50 to p95", "band", band)], marks)
 
 
-NUMBERS = (
-    "providers_now", "need_now", "need_horizon", "demand_now", "demand_day", "peak_bound", "full_load", "free",
-    "shared_providers",
-)  # fmt: skip
-"""Numbers of a plan that are shown as they are."""
-
-
 def _plan_facts(service: ServiceRows) -> dict[str, Any]:
     plan = service.plan
     needs, limit = needs_of(plan), limit_of(plan)
     return {
-        **{name: number_of(plan, name) for name in NUMBERS},
-        **{name: plan[name] for name in ("rule", "pool", "note")},
+        **plan,
         "state": service.state,
         "policy": policy_of(plan),
         "limit": limit,
@@ -92,7 +85,8 @@ def _plan_facts(service: ServiceRows) -> dict[str, Any]:
         "misses": missed_before(plan),
         "odds": odds_of(plan),
         "odds_week": odds_of(plan, "odds_week"),
-        "hours": _hour_record(service),
+        # The part of the provider-hours of the need of the horizon that the schedule does without.
+        "saved": saved(plan, schedule(plan, service.forecast)),
         "origin": _origin(plan, service.told),
         # The providers that each rule of the policy wants, for the hour of the plan and for the horizon.
         "now_by_rule": needs.wanted(number_of(next(iter(service.forecast), {}), "hour_bound") or 0.0),
@@ -110,46 +104,18 @@ def _origin(plan: Row, told: Row) -> dict[str, Any] | None:
     return {"peak": peak, "at": plan["highest_at"], "factor": of_forecast / peak, "more": bound / of_forecast}
 
 
-def _hour_record(service: ServiceRows) -> dict[str, Any] | None:
-    """Return the record of the bounds of hours, and the part of the provider-hours of the need of the horizon that the
-    schedule does without; None where they were never tried."""
-    names = {"hours": "hours_tried", "missed": "hours_missed", "weeks": "weeks_tried", "weeks_missed": "weeks_missed"}
-    record: dict[str, Any] = {name: number_of(service.plan, column) or 0 for name, column in names.items()}
-    by_hour = schedule(service.plan, service.forecast)
-    return {**record, "saved": saved(service.plan, by_hour)} if record["weeks"] else None
-
-
-def _model_facts(told: Row) -> dict[str, Any]:
-    names = ("seasons", "coverage", "over_provision")
-    return {
-        **{name: number_of(told, name) for name in names},
-        "name": told["model"],
-        "misses": missed_before(told),
-        "flag": told["flag"],
-    }
-
-
 def _requests(service: ServiceRows) -> dict[str, Any]:
     """Return the requests of the last full hour, each None where providers do not report it; `providers` keep all but a
     share of `wait_share` of them from waiting."""
-    last = _last_full_hour(service)
-    erlangs, now = number_of(service.plan, "erlangs"), number_of(service.plan, "providers_now") or 0
-    # The formula says nothing where more requests are in service than there are providers.
-    held = erlangs is not None and 0 <= erlangs <= min(MOST_ERLANGS, now)
+    # The hour of the plan may still run.
+    at, waiting = service.plan["issued"] - timedelta(hours=1), needs_of(service.plan).erlangs
+    last: Row = next((row for row in reversed(service.history) if row["h"] == at), {})
     return {
         "number": number_of(last, "requests"),
         "errors": number_of(last, "errors"),
-        "service_s": number_of(service.plan, "service_s"),
-        "erlangs": erlangs,
-        "providers": providers_for(erlangs) if erlangs is not None and held else None,
+        "providers": None if waiting is None else providers_for(waiting),
         "wait_share": WAIT_SHARE,
     }
-
-
-def _last_full_hour(service: ServiceRows) -> Row:
-    """Return the hour before that of the plan, which may still run; an empty row where nothing is known of it."""
-    last = service.plan["issued"] - timedelta(hours=1)
-    return next((row for row in reversed(service.history) if row["h"] == last), {})
 
 
 def _days(service: ServiceRows) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -50,11 +51,8 @@ class RowsByService(Mapping[str, list[dict[str, Any]]]):
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.sort_by([("service", "ascending"), ("h", "ascending")])
-        names = pc.run_end_encode(self._table["service"].combine_chunks()) if len(table) else None
-        ends = [] if names is None else names.run_ends.to_pylist()
-        values = [] if names is None else names.values.to_pylist()
-        begins = [0, *ends[:-1]] if ends else []
-        self._places = {name: (begin, end) for name, begin, end in zip(values, begins, ends, strict=True)}
+        names = pc.run_end_encode(self._table["service"].combine_chunks())
+        self._places = dict(zip(names.values.to_pylist(), pairwise([0, *names.run_ends.to_pylist()]), strict=True))
         self._recent: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
 
     def __getitem__(self, service: str) -> list[dict[str, Any]]:

@@ -84,6 +84,7 @@ def plan(service: str, **members) -> Record:
         "target_utilisation": 0.7,
         "spares": 2,
         "n_plus": 0,
+        "providers_least": 1,
         "bound_trials": 12,
         "bound_missed": 1,
         "bound_miss_most": 0.339,
