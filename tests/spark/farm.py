@@ -17,10 +17,11 @@ from spark.capacity.ingest.runs import runs_of
 from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles
 from spark.capacity.rollup import window_sums
 from spark.capacity.rollup.date_rollup import rollup
+from spark.capacity.rollup.date_survey import Survey, survey
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.service.bins import LIMITS, Job, Limits, Share, do
 from spark.capacity.tables.columns import arrow_schema
-from spark.capacity.tables.schema import BRONZE_RUNS, Table
+from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RUNS, Table
 from spark.capacity.tables.store import Tables
 
 DAY = date(2026, 3, 2)
@@ -83,6 +84,11 @@ def rolled(
     bronze(tables, starts)
     list(rollup(tables, days, loss))
     return tables
+
+
+def surveyed(tables: Tables, loss: Iterable[Missing] = ()) -> Survey:
+    """Survey the date of the records."""
+    return survey(DAY, tables.rows_of(BRONZE_RUNS), tables.rows_of(BRONZE_PAIRS, DAY), loss)
 
 
 def by_window(rows: Iterable[Row]) -> dict[tuple[str, str], Row]:

@@ -33,9 +33,9 @@ def runs_of(records: pa.Table) -> pa.Table:
     """Find the runs of records, whatever their order: rows of the table of runs."""
     (broker, brokers), (boot, boots) = _names(records["broker"]), _names(records["boot"])
     start = broker * len(boots) + boot
-    at, seq = _whole(records["ts"].cast(pa.int64())), _whole(records["seq"])
-    drop = _whole(pc.equal(records["event"], "drop").cast(pa.int64())).astype(bool)
-    dropped = _whole(pc.fill_null(records["dropped"], 0))
+    at, seq = whole(records["ts"].cast(pa.int64()), 0), whole(records["seq"], 0)
+    drop = pc.equal(records["event"], "drop").to_numpy()
+    dropped = whole(records["dropped"], 0)
     if not _in_order(start, at // DAY, seq):
         order = np.lexsort((seq, at // DAY, start))
         start, at, seq, drop, dropped = start[order], at[order], seq[order], drop[order], dropped[order]
@@ -82,13 +82,7 @@ def _names(column: pa.ChunkedArray) -> tuple[Ints, list[str]]:
     """Return the number of each row's name, and the names."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    whole = column.unify_dictionaries().combine_chunks()
-    return whole.indices.to_numpy().astype(np.int64), whole.dictionary.to_pylist()
-
-
-def _whole(column: pa.ChunkedArray) -> Ints:
-    made: Ints = column.to_numpy()
-    return made
+    return codes(column.unify_dictionaries().combine_chunks())
 
 
 PAIRS = arrow_schema(BRONZE_PAIRS.schema)

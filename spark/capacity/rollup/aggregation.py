@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -12,13 +11,12 @@ import pyarrow.parquet
 from spark.capacity.rollup.broker_presence import Span, Stay
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.downtime import Stretches, absences, together
-from spark.capacity.rollup.end_state import Carried
 from spark.capacity.rollup.lost_time import Gap, Hidden
-from spark.capacity.rollup.registrations import Lived, Names, lived, read
+from spark.capacity.rollup.registrations import Lived, Names, Records, lived, of_state, read
 from spark.capacity.rollup.up_intervals import Pieces, add_pieces, minutes_of, pieces_of
 from spark.capacity.rollup.window_sums import FiveMinutes
-from spark.capacity.tables.column_reader import BROKER, CLOSED, OPEN, SILENT, WITHDRAWN
-from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, LIVENESS, window_of
+from spark.capacity.tables.column_reader import BROKER, CLOSED, OPEN, SILENT, WITHDRAWN, whole
+from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, LIVENESS, Ints, window_of
 
 
 @attrs.frozen
@@ -37,37 +35,33 @@ class Day:
     """For how long each broker was up in each five minutes."""
     gaps: tuple[Gap, ...]
 
-    @property
-    def end(self) -> int:
-        """The end of the date."""
-        return self.begin + DAY
 
-
-def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> pa.Table:
+def count(day: Day, pairs: Sequence[Pair], before: pa.Table) -> pa.Table:
     """Count the records of some pairs; `before` is their state at the end of the day before."""
     names = Names(pairs)
-    hidden = Hidden(day.gaps, names.starts)
-    lives = lived(read(day.files, names, before), hidden)
+    hidden, carried = Hidden(day.gaps, names.starts), of_state(before, names)
+    lives = lived(read(day.files, names, carried), hidden)
     rows = FiveMinutes(day.begin)
     _add_records(lives, rows)
     pieces = pieces_of(lives, names, day.spans, hidden)
     add_pieces(pieces, lives, hidden, rows)
     brokers = [site[0] for site in names.sites]
-    absences(_stretches(lives, pieces, names, before), brokers, day.brokers, day.stays, day.end, rows)
+    up = together(*_stretches(lives, pieces, names), _before(carried, whole(before["last_sign"], 0), names))
+    absences(up, brokers, day.brokers, day.stays, day.begin + DAY, rows)
     return rows.rows(names, day.broker_up, minutes_of(lives, pieces, names, day.begin))
 
 
-def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> list[str]:
+def write(day: Day, pairs: Sequence[Pair], before: pa.Table, place: str) -> str | None:
     """Count the records of some pairs, and write the rows into a folder; a task of Spark.
 
-    Returns the path of the file, if there are rows. Each attempt of a task writes a file of its own.
+    Returns the path of the file, if there are rows.
     """
     rows = count(day, pairs, before)
     if not len(rows):
-        return []
-    path = Path(place) / f"{uuid.uuid4()}.parquet"
+        return None
+    path = f"{place}/{uuid.uuid4()}.parquet"
     pyarrow.parquet.write_table(rows, path, compression="zstd", store_schema=False)
-    return [str(path)]
+    return path
 
 
 def _add_records(lives: Lived, rows: FiveMinutes) -> None:
@@ -113,8 +107,8 @@ def _add_records(lives: Lived, rows: FiveMinutes) -> None:
             rows.add(records.site[which], window[which], **{name: column[which] for name, column in columns.items()})
 
 
-def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carried]) -> Stretches:
-    """Return all times of being up, of any registration."""
+def _stretches(lives: Lived, pieces: Pieces, names: Names) -> tuple[Stretches, Stretches]:
+    """Return the times of being up on the date: the islands, and those that are longer."""
     records = lives.records
     # An island begins after the break before it.
     breaks = np.flatnonzero(~lives.short)
@@ -139,20 +133,13 @@ def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carr
     longer = Stretches(
         names.instance_of[site], site, records.interval[pieces.row] > 0, pieces.from_, pieces.up_to, pieces.how
     ).take(pieces.up_to >= pieces.from_)
-    return together(islands, longer, _before(names, before))
+    return islands, longer
 
 
-def _before(names: Names, before: Sequence[Carried]) -> Stretches:
-    """Return the stretches of the registrations of the day before."""
-    made = []
-    for one in before:
-        to, how = one.at, one.ended
-        if one.ended == OPEN:
-            alive = one.at + one.interval * LIVENESS if one.interval else one.last_sign
-            to, how = max(one.at, min(one.last_sign, alive)), SILENT if alive < one.last_sign else BROKER
-        made.append((names.site[names.number(one.pair)], one.interval > 0, one.at, to, how))
-    site, beats, from_, to_, hows = zip(*made, strict=True) if made else ((),) * 5
-    sites = np.array(site, np.int64)
-    return Stretches(
-        names.instance_of[sites], sites, np.array(beats, bool), *(np.array(one, np.int64) for one in (from_, to_, hows))
-    )
+def _before(carried: Records, last_sign: Ints, names: Names) -> Stretches:
+    """Return the stretches of the registrations of the day before, by their last records."""
+    at, beats, open_ = carried.at, carried.interval > 0, carried.ended == OPEN
+    alive = np.where(beats, at + carried.interval * LIVENESS, last_sign)
+    to = np.where(open_, np.maximum(at, np.minimum(last_sign, alive)), at)
+    how = np.where(open_, np.where(alive < last_sign, SILENT, BROKER), carried.ended)
+    return Stretches(names.instance_of[carried.site], carried.site, beats, at, to, how)

@@ -91,11 +91,6 @@ def in_windows(brokers: Iterable[Span]) -> dict[tuple[str, int], int]:
     return up
 
 
-def signs_of(brokers: Iterable[Span], first: int, last: int) -> list[tuple[str, int, int]]:
-    """Return the up-spans of brokers that begin within some time: rows of the table of signs, but for their date."""
-    return [(span.broker, span.span_from, span.span_to) for span in brokers if first <= span.span_from < last]
-
-
 def broker_down(signs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the times without a broker, from rows of the table of signs: broker, start, end."""
     found = []

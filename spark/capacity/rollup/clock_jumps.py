@@ -9,7 +9,7 @@ Rules:
 - The finding changes no figure: five minutes that were there twice count once (`rollup`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -51,13 +51,12 @@ class Run(NamedTuple):
 
 def set_back(runs: Iterable[Run]) -> list[SetBack]:
     """Return the places at which clocks were set back; `runs` are all but those of drop records."""
-    return list(islice(_between(runs), MOST))
-
-
-def _between(runs: Iterable[Run]) -> Iterator[SetBack]:
-    for sooner, later in pairwise(sorted(runs)):
-        if sooner[:2] == later[:2] and sooner.ts_to - later.ts_from >= SET_BACK:
-            yield SetBack(*later[:3], sooner.seq_to, sooner.ts_to, later.ts_from)
+    jumps = (
+        SetBack(*later[:3], sooner.seq_to, sooner.ts_to, later.ts_from)
+        for sooner, later in pairwise(sorted(runs))
+        if sooner[:2] == later[:2] and sooner.ts_to - later.ts_from >= SET_BACK
+    )
+    return list(islice(jumps, MOST))
 
 
 def rows(day: date, found: Iterable[SetBack]) -> pa.Table:

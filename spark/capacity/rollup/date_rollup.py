@@ -20,7 +20,7 @@ Rules:
 - Loads are weighted by time, not by reports: a provider that reports often, or changes only, is not counted more or
   less for it. A load holds until the next report while the provider is up.
 - An instance with two brokers is one: its times are added up and capped.
-- A task may run twice, after a failure or by speculation. Each attempt writes a file of its own, and the files of those
+- A task may run twice, after a failure or by speculation. Each attempt writes files of its own, and the files of those
   attempts whose results Spark returns are moved into the table.
 """
 
@@ -32,15 +32,14 @@ from pathlib import Path
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark.capacity.rollup import clock_jumps
 from spark.capacity.rollup.aggregation import Day, write
-from spark.capacity.rollup.broker_presence import Signs, in_windows, of_brokers, signs_of, stays, up_spans
-from spark.capacity.rollup.date_survey import Pair, Survey, survey
-from spark.capacity.rollup.end_state import Carried, carried, in_order, state_after
-from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
-from spark.capacity.rollup.partitioning import Part, divide, divide_records, in_ranges, in_tasks, tasks_of
+from spark.capacity.rollup.broker_presence import Signs, Span, in_windows, of_brokers, stays, up_spans
+from spark.capacity.rollup.date_survey import Pair, pairs_in, survey
+from spark.capacity.rollup.end_state import in_order, state_after
+from spark.capacity.rollup.lost_time import Missing, find_gaps, joined
+from spark.capacity.rollup.partitioning import Part, divide, divide_records, in_ranges, in_tasks
 from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
@@ -69,7 +68,7 @@ PARTED, ATTEMPTED = ".parted", ".attempted"
 """Paths below the output directory: divided records, and the files of all attempts of tasks."""
 
 
-Share = tuple[Day, Sequence[Pair], Sequence[Carried], str]
+Share = tuple[Day, Sequence[Pair], pa.Table, str]
 """Arguments of a count: a date, and of one of its parts the registrations, their states before it, and a folder."""
 
 
@@ -80,16 +79,12 @@ class Work:
     day: date
     common: Day
     parts: Sequence[Part]
-    before: Sequence[Carried]
+    before: pa.Table
+    """The state at its beginning."""
     after: pa.Table
     """The state at its end."""
     signs: pa.Table
     set_back: pa.Table
-
-
-def look(tables: Tables, day: date, loss: Iterable[Missing] = ()) -> Survey:
-    """Survey a date, without its records; `loss` tells which numbers are missing, on any date."""
-    return _survey(tables.rows_of(BRONZE_RUNS), tables.rows_of(BRONZE_PAIRS, day), day, joined(loss))
 
 
 def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -> Iterator[tuple[date, int]]:
@@ -107,7 +102,7 @@ def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -
         # Of fewer dates than cores each has some cores.
         cores_of_date = ceil(cores / min(len(todo), cores))
         after_them = set[date]()
-        while todo and sum(tasks_of(work.parts) for work in batch) < BATCH * cores:
+        while todo and len(in_tasks((part.size, part) for work in batch for part in work.parts)) < BATCH * cores:
             day = todo.pop(0)
             goes_on = last is not None and last.day + ONE_DAY == day
             before = last.after if last is not None and goes_on else _state(tables, day - ONE_DAY)
@@ -125,15 +120,11 @@ def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -
         yield from ((work.day, len(todo) + len(batch) - number) for number, work in enumerate(batch, 1))
 
 
-def _survey(runs: pa.Table, pairs: pa.Table, day: date, loss: Iterable[Missing]) -> Survey:
-    return survey(runs.filter(pc.equal(runs["date"], day)), pairs, beside(loss))
-
-
 def _work(tables: Tables, day: date, state: pa.Table, runs: pa.Table, loss: Sequence[Missing], cores: int) -> Work:
     """Find all that can be derived for a date without its records; `loss` is joined."""
     begin, pairs = midnight(day), tables.rows_of(BRONZE_PAIRS, day)
-    seen, before = _survey(runs, pairs, day, loss), carried(state)
-    last_signs = {(one.pair.broker, one.pair.boot): one.last_sign for one in before}
+    seen, before = survey(day, runs, pairs, loss), pairs_in(state)
+    last_signs = dict(zip((pair[:2] for pair in before), state["last_sign"].to_pylist(), strict=True))
     gaps = find_gaps(loss, seen.times, last_signs)
     up = up_spans([*seen.signs, *(Signs(*start, sign, sign) for start, sign in last_signs.items())])
     brokers = of_brokers(up)
@@ -141,10 +132,10 @@ def _work(tables: Tables, day: date, state: pa.Table, runs: pa.Table, loss: Sequ
     return Work(
         day,
         Day(begin, files, tuple(up), tuple(brokers), stays(up), in_windows(brokers), tuple(gaps)),
-        divide({**{one.pair: 0 for one in before}, **seen.pairs}, cores),
-        before,
+        divide({**dict.fromkeys(before, 0), **seen.pairs}, cores),
+        state,
         state_after(day, state, pairs, up, gaps),
-        _signs(day, signs_of(brokers, begin, begin + DAY)),
+        _signs(day, brokers),
         clock_jumps.rows(day, seen.set_back),
     )
 
@@ -155,11 +146,12 @@ def _make(tables: Tables, batch: Sequence[Work]) -> None:
     for folder in (tables.out / PARTED, attempted):
         shutil.rmtree(folder, ignore_errors=True)
     tasks = in_tasks([one for work in batch for one in _share(tables, work)])
-    written = context.parallelize(tasks, len(tasks)).flatMap(_write_all).collect() if tasks else []
+    parts = context.parallelize(tasks, max(1, len(tasks)))
+    written = parts.flatMap(lambda shares: [write(*share) for share in shares]).collect()
     staged = tables.stage(SILVER_PROVIDER_5M)
     for work in batch:
         _place(staged, work.day).mkdir()
-    for path in map(Path, written):
+    for path in map(Path, filter(None, written)):
         path.rename(staged / path.relative_to(attempted))
     for folder in (tables.out / PARTED, attempted):
         shutil.rmtree(folder, ignore_errors=True)
@@ -176,19 +168,14 @@ def _share(tables: Tables, work: Work) -> list[tuple[int, Share]]:
     place, parts = _place(tables.out / ATTEMPTED, work.day), work.parts
     place.mkdir(parents=True)
     part_of = {pair: number for number, part in enumerate(parts) for pair in part.pairs}
-    before: list[list[Carried]] = [[] for _ in parts]
-    for one in work.before:
-        before[part_of[one.pair]].append(one)
-    files = _files(tables, work)
+    before: list[list[int]] = [[] for _ in parts]
+    for row, pair in enumerate(pairs_in(work.before)):
+        before[part_of[pair]].append(row)
+    states = [work.before.take(pa.array(rows, pa.int64())) for rows in before]
     return [
-        (part.size, (attrs.evolve(work.common, files=its), part.pairs, carried_, str(place)))
-        for part, its, carried_ in zip(parts, files, before, strict=True)
+        (part.size, (attrs.evolve(work.common, files=its), part.pairs, state, str(place)))
+        for part, its, state in zip(parts, _files(tables, work), states, strict=True)
     ]
-
-
-def _write_all(shares: Sequence[Share]) -> list[str]:
-    """Count some parts, and return the paths of their files; a task of Spark."""
-    return [path for share in shares for path in write(*share)]
 
 
 def _place(staged: Path, day: date) -> Path:
@@ -213,6 +200,9 @@ def _state(tables: Tables, day: date) -> pa.Table:
     return in_order(tables.rows_of(SILVER_CARRY, day))
 
 
-def _signs(day: date, signs: Iterable[tuple[str, int, int]]) -> pa.Table:
-    rows = [{"date": day, "broker": broker, "first": first, "last": last} for broker, first, last in signs]
+def _signs(day: date, brokers: Iterable[Span]) -> pa.Table:
+    """Return the up-spans of brokers that begin on a date, as rows of the table."""
+    begin = midnight(day)
+    mine = [one for one in brokers if begin <= one.span_from < begin + DAY]
+    rows = [{"date": day, "broker": one.broker, "first": one.span_from, "last": one.span_to} for one in mine]
     return pa.Table.from_pylist(rows, arrow_schema(SILVER_SIGNS.schema))

@@ -6,7 +6,8 @@ the ends of runs tell all of these. Registrations that share an instance stay in
 pairs tell which.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import NamedTuple
 
 import attrs
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark.capacity.rollup.broker_presence import Signs
 from spark.capacity.rollup.clock_jumps import Run, SetBack, set_back
-from spark.capacity.rollup.lost_time import Start
+from spark.capacity.rollup.lost_time import Missing, Start, beside
 
 
 class Pair(NamedTuple):
@@ -45,14 +46,15 @@ class Survey:
     """Clock jumps."""
 
 
-def survey(runs: pa.Table, pairs: pa.Table, wanted: Mapping[Start, Sequence[int]]) -> Survey:
-    """Make the survey of a date; `wanted` are the numbers of the records whose times are asked for."""
+def survey(day: date, runs: pa.Table, pairs: pa.Table, loss: Iterable[Missing]) -> Survey:
+    """Make the survey of a date, of the runs and the loss of all dates and the pairs of this one; `loss` is joined."""
+    runs = runs.filter(pc.equal(runs["date"], day))
     alone = {run[:3] for run in _runs(runs.filter(pc.is_valid(runs["dropped"])))}
     held = _runs(runs.filter(pc.is_null(runs["dropped"])))
     return Survey(
         [Signs(run.broker, run.boot, run.earliest, run.latest) for run in held],
         _pairs(pairs),
-        _times(held, wanted),
+        _times(held, beside(loss)),
         set_back(run for run in held if run[:3] not in alone),
     )
 
@@ -64,8 +66,12 @@ def _runs(rows: pa.Table) -> list[Run]:
 def _pairs(rows: pa.Table) -> dict[Pair, int]:
     """Add up the records of the pairs of all files."""
     found = rows.group_by(list(Pair._fields)).aggregate([("records", "sum")])
-    pairs = map(Pair._make, zip(*(found[name].to_pylist() for name in Pair._fields), strict=True))
-    return dict(zip(pairs, found["records_sum"].to_pylist(), strict=True))
+    return dict(zip(pairs_in(found), found["records_sum"].to_pylist(), strict=True))
+
+
+def pairs_in(rows: pa.Table) -> list[Pair]:
+    """Return the pair of each row of a table that has their columns."""
+    return [Pair(*row) for row in zip(*(rows[name].to_pylist() for name in Pair._fields), strict=True)]
 
 
 def _times(runs: Sequence[Run], wanted: Mapping[Start, Sequence[int]]) -> dict[tuple[str, str, int], int]:

@@ -10,22 +10,21 @@ Rules:
 - A registration that ended longer ago than an absence lasts has no more effect.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.capacity.rollup.broker_presence import Span
 from spark.capacity.rollup.date_survey import Pair
-from spark.capacity.rollup.lost_time import Clock, Gap, Start
-from spark.capacity.tables.column_reader import OPEN, latest, together
+from spark.capacity.rollup.lost_time import Gap, Hidden, Start
+from spark.capacity.tables.column_reader import latest, together, whole
 from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.schema import BRONZE_PAIRS, SILVER_CARRY
-from spark.capacity.tables.time_windows import ABSENCE, DAY, Flags, Ints, midnight
+from spark.capacity.tables.time_windows import ABSENCE, DAY, FAR, Flags, Ints, midnight
 
 STATE = arrow_schema(SILVER_CARRY.schema)
 
@@ -33,31 +32,6 @@ PAIRS = arrow_schema(BRONZE_PAIRS.schema)
 
 HELD = ("interval", "load", "full_load")
 """Values that hold until another one is reported."""
-
-
-@attrs.frozen
-class Carried:
-    """The last record of a registration on the day before, and the last sign of its broker's start (`SILVER_CARRY`)."""
-
-    pair: Pair
-    seq: int
-    at: int
-    ended: int
-    interval: int
-    load: float
-    full_load: float
-    last_sign: int
-
-
-def carried(state: pa.Table) -> list[Carried]:
-    """Return the rows of a state; nothing is known of numbers that are NaN, and of intervals that are 0."""
-    nothing = {"ended": OPEN, "interval": 0, "load": np.nan, "full_load": np.nan}
-    made = []
-    for row in state.drop_columns("date").to_pylist():
-        told: dict[str, Any] = {name: nothing.get(name) if value is None else value for name, value in row.items()}
-        pair = Pair(**{name: told.pop(name) for name in Pair._fields})
-        made.append(Carried(pair, **told))
-    return made
 
 
 def in_order(state: pa.Table) -> pa.Table:
@@ -80,8 +54,9 @@ def state_after(day: date, before: pa.Table, pairs: pa.Table, spans: Iterable[Sp
     last = latest(registration, seq, np.ones(len(rows), bool), number)
     made = rows.take(pa.array(last)).select([*Pair._fields, "seq", "at", "ended"])
     for name in HELD:
-        row = latest(registration, _numbers(rows[f"{name}_seq"]), _told(rows[f"{name}_seq"]), number)
+        row = latest(registration, whole(rows[f"{name}_seq"], 0), _told(rows[f"{name}_seq"]), number)
         made = made.append_column(name, rows[name].take(pa.array(row, mask=row < 0)))
+    made = in_order(made)
     starts = list(zip(made["broker"].to_pylist(), made["boot"].to_pylist(), strict=True))
     open_, at, sign = ~_told(made["ended"]), made["at"].to_numpy(), _last_signs(spans, starts)
     kept = np.where(open_, sign, at) > midnight(day) + DAY - ABSENCE
@@ -92,7 +67,7 @@ def state_after(day: date, before: pa.Table, pairs: pa.Table, spans: Iterable[Sp
         "at": pa.array(at),
         "last_sign": pa.array(sign),
     }
-    return in_order(pa.table({name: columns[name] for name in STATE.names}, STATE).filter(pa.array(kept)))
+    return pa.table({name: columns[name] for name in STATE.names}, STATE).filter(pa.array(kept)).combine_chunks()
 
 
 def _as_pairs(state: pa.Table) -> pa.Table:
@@ -111,20 +86,11 @@ def _last_signs(spans: Iterable[Span], starts: Iterable[Start]) -> Ints:
     return np.array([found.get(start, 0) for start in starts], np.int64)
 
 
-def _hidden_after(at: Ints, starts: Iterable[Start], gaps: Iterable[Gap]) -> Ints:
-    """Return the hidden time of the date after each time, which is one of a start."""
-    of_start: dict[Start, list[Gap]] = {}
-    for gap in gaps:
-        of_start.setdefault((gap.broker, gap.boot), []).append(gap)
-    rows: Mapping[Start, list[int]] = {start: [] for start in of_start}
-    for row, start in enumerate(starts):
-        if start in rows:
-            rows[start].append(row)
-    made = np.zeros_like(at)
-    for start, mine in rows.items():
-        clock, all_of_it = Clock(of_start[start]), sum(gap.gap_to - gap.gap_from for gap in of_start[start])
-        made[mine] = all_of_it - clock.lost(at[mine])
-    return made
+def _hidden_after(at: Ints, starts: Sequence[Start], gaps: Iterable[Gap]) -> Ints:
+    """Return the hidden time of the date after each time, which is one of a start; the starts are in order."""
+    hidden = Hidden(gaps, distinct := sorted(set(starts)))
+    start = np.array([bisect_left(distinct, one) for one in starts], np.int64)
+    return hidden.lost(start, np.full_like(at, FAR)) - hidden.lost(start, at)
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:
@@ -132,11 +98,6 @@ def _codes(column: pa.ChunkedArray) -> Ints:
     if pa.types.is_string(column.type):
         column = column.dictionary_encode().combine_chunks().indices
     made: Ints = column.to_numpy().astype(np.int64)
-    return made
-
-
-def _numbers(column: pa.ChunkedArray) -> Ints:
-    made: Ints = pc.fill_null(column, 0).to_numpy()
     return made
 
 

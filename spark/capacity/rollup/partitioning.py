@@ -12,7 +12,6 @@ The records of a date with many parts are written once more, so that each part h
 - A task divides a range: some parts that follow each other. It reads the row groups of their instances in all files of
   the date. So a file is read by as many tasks as there are ranges, not parts.
 - Records of a part are held until they are worth a row group. Those of no part, the broker's own, are left out.
-- A task may be cut off, or done twice: only the files that its answer names count.
 """
 
 import uuid
@@ -65,11 +64,6 @@ def divide(pairs: Mapping[Pair, int], cores: int) -> list[Part]:
         parts[(2 * so_far + size) * wanted // (2 * total)] += group
         so_far += size
     return [Part(sorted(part), sum(pairs[pair] + ROWS for pair in part)) for part in parts if part]
-
-
-def tasks_of(parts: Iterable[Part]) -> float:
-    """Return the number of tasks for some parts; a small part counts as a fraction of a task."""
-    return sum(min(1.0, part.size / SMALL) for part in parts)
 
 
 def in_tasks(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:

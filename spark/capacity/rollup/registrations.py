@@ -13,15 +13,14 @@ Rules:
   it. An instance may change within a registration.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from spark.capacity.rollup.date_survey import Pair
-from spark.capacity.rollup.end_state import Carried
+from spark.capacity.rollup.date_survey import Pair, pairs_in
 from spark.capacity.rollup.lost_time import Hidden
 from spark.capacity.tables.column_reader import (
     OPEN,
@@ -99,9 +98,9 @@ class Names:
         mine[mine] = there
         return mine, self._order[place[there]]
 
-    def number(self, pair: Pair) -> int:
-        """Return the number of a pair."""
-        return self._pairs[pair]
+    def numbers(self, pairs: Iterable[Pair]) -> Ints:
+        """Return the numbers of pairs."""
+        return np.array([self._pairs[pair] for pair in pairs], np.int64)
 
 
 def _numbers(names: Sequence[T]) -> dict[T, int]:
@@ -139,37 +138,29 @@ class Records:
         return Records(*(getattr(self, one.name)[rows] for one in attrs.fields(type(self))))
 
 
-def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
-    """Read the records of a part, with those carried over in the same form."""
+def read(files: Sequence[str], names: Names, carried: Records) -> Records:
+    """Read the records of a part, behind those carried over."""
     read_ = batches(files, COLUMNS, lambda metadata: groups_with(metadata, names.instances))
-    parts = [_carried(names, carried), *(_of(batch, names) for batch in read_ if len(batch))]
+    parts = [carried, *(_of(batch, names) for batch in read_ if len(batch))]
     return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in attrs.fields(Records)))
 
 
-def _carried(names: Names, carried: Sequence[Carried]) -> Records:
-    pairs = np.array([names.number(one.pair) for one in carried], np.int64)
-
-    def column(name: str, kind: type) -> Any:
-        return np.array([getattr(one, name) for one in carried], kind)
-
-    nothing = np.full(len(carried), np.nan)
-    registration = names.registration[pairs]
+def of_state(state: pa.Table, names: Names) -> Records:
+    """Return the rows of a state (`end_state`) as records: the last ones of the day before."""
+    pair = names.numbers(pairs_in(state))
+    registration, nothing = names.registration[pair], np.full(len(state), np.nan)
     return Records(
-        start=names.start_of[registration],
-        registration=registration,
-        site=names.site[pairs],
-        seq=column("seq", np.int64),
-        at=column("at", np.int64),
-        ended=column("ended", np.int64),
-        interval=column("interval", np.int64),
-        load=column("load", np.float64),
-        full_load=column("full_load", np.float64),
-        hb=np.zeros(len(carried), np.int64),
-        requests=nothing,
-        errors=nothing,
-        latency=nothing,
-        in_flight=nothing,
-        rtt=nothing,
+        names.start_of[registration],
+        registration,
+        names.site[pair],
+        whole(state["seq"], 0),
+        whole(state["at"], 0),
+        whole(state["ended"], OPEN),
+        whole(state["interval"], 0),
+        real(state["load"]),
+        real(state["full_load"]),
+        np.zeros(len(state), np.int64),
+        *[nothing] * 5,
     )
 
 

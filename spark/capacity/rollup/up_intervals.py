@@ -1,10 +1,6 @@
 """Pieces, and the minutes in them: the time after breaks, divided by the times in which the broker was there.
 
-Rules:
-- The state of a break holds until the next record, and no longer than the broker's start lives.
-- A provider that beats is up for three intervals of known time after its last record, any other all the time. After
-  more than 90 s without a broker, life is counted from the broker's return.
-- Beats are expected in all of it; after such a return from a minute later on.
+The state of a break holds until the next record, and no longer than the broker's start lives (`date_rollup`).
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,13 @@
 """Sums of five minutes: times and records of a part, added to the five minutes of their sites, and the rows that
 are made of that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.capacity.rollup.registrations import Names
 from spark.capacity.tables.columns import arrow_schema
@@ -18,7 +19,6 @@ from spark.capacity.tables.time_windows import (
     MINUTES,
     SECOND,
     WINDOWS,
-    Flags,
     Floats,
     Ints,
 )
@@ -46,6 +46,13 @@ NUMBERS: dict[str, Any] = {
 }
 """All of them, and the one that stands for none."""
 
+WAYS = {
+    **dict.fromkeys((*COUNTS, *AMOUNTS, *TOLD, "broker_up"), "sum"),
+    **dict.fromkeys(MOST, "max"),
+    **dict.fromkeys(SIGNS, "any"),
+}
+"""The way in which each is aggregated, by its name in Arrow."""
+
 SIGNIFICANT = 4
 """Digits of the loads of minutes: off by 0.05 % at most. With all of them, which hardly repeat, the table would be more
 than twice as large."""
@@ -55,41 +62,16 @@ ROW = arrow_schema(SILVER_PROVIDER_5M.schema)
 FILE = ROW.remove(ROW.get_field_index("date"))
 
 
-class Groups:
-    """Rows with the same key, as groups in the order of the keys."""
+def table_of(keys: Ints, columns: Mapping[str, Any]) -> pa.Table:
+    """Return columns with the key of each row; NaN stands for nothing."""
+    return pa.table({"key": keys, **{name: pa.array(values, from_pandas=True) for name, values in columns.items()}})
 
-    def __init__(self, keys: Ints) -> None:
-        self._order = np.argsort(keys, kind="stable")
-        ordered = keys[self._order]
-        self._begin = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-        self.keys = ordered[self._begin]
 
-    def sum(self, values: Any) -> Any:
-        return np.add.reduceat(values[self._order], self._begin) if len(self.keys) else values
-
-    def told(self, values: Floats) -> Floats:
-        """Add up known values; of none the sum is not known."""
-        known = ~np.isnan(values)
-        if not known.any():
-            return np.full(len(self.keys), np.nan)
-        return np.where(self.any(known), self.sum(np.where(known, values, 0.0)), np.nan)
-
-    def most(self, values: Floats) -> Floats:
-        return np.fmax.reduceat(values[self._order], self._begin) if len(self.keys) else values
-
-    def any(self, flags: Flags) -> Flags:
-        return np.logical_or.reduceat(flags[self._order], self._begin) if len(self.keys) else flags
-
-    def each(self, columns: Mapping[str, Any], here: Flags | slice = slice(None)) -> dict[str, Any]:
-        """Aggregate columns by group, each by its operation; only the rows that are ``here`` count."""
-        ways: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
-            (COUNTS, self.sum),
-            (AMOUNTS, self.sum),
-            (TOLD, self.told),
-            (MOST, self.most),
-            (SIGNS, self.any),
-        )
-        return {name: way(columns[name][here]) for names, way in ways for name in names if name in columns}
+def grouped(rows: pa.Table) -> pa.Table:
+    """Aggregate rows by key, each column in its way, in the order of the keys. Nothing adds nothing."""
+    ways = {name: WAYS[name] for name in rows.column_names if name != "key"}
+    made = rows.group_by("key", use_threads=False).aggregate(list(ways.items())).sort_by("key")
+    return pa.table({"key": made["key"], **{name: made[f"{name}_{way}"] for name, way in ways.items()}})
 
 
 @attrs.frozen
@@ -117,36 +99,30 @@ class FiveMinutes:
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
-        self._keys: list[Ints] = []
-        self._columns: dict[str, list[Any]] = {name: [] for name in NUMBERS}
+        self._parts = [table_of(np.zeros(0, np.int64), {name: np.array([none])[:0] for name, none in NUMBERS.items()})]
 
     def add(self, site: Ints, w: Ints, **columns: Any) -> None:
         """Add rows that are of one site and of five minutes each; a value that is not given is nothing."""
         window = (w - self._begin) // FIVE_MINUTES
         here = (window >= 0) & (window < WINDOWS)
         # At once: the columns of all records of a part are most of what a task would hold.
-        groups = Groups((site * WINDOWS + window)[here])
-        self._keys.append(groups.keys)
-        told = groups.each(columns, here)
-        for name, nothing in NUMBERS.items():
-            self._columns[name].append(told.get(name, np.full(len(groups.keys), nothing)))
+        mine = {name: values[here] for name, values in columns.items()}
+        self._parts.append(grouped(table_of((site * WINDOWS + window)[here], mine)))
 
     def rows(self, names: Names, broker_up: Mapping[tuple[str, int], int], minutes: Minutes) -> pa.Table:
         """Make the rows of instances; `broker_up` tells for how long each broker was up in which five minutes.
 
         The times of each site are capped by its broker's, and those of an instance's brokers are added up.
         """
-        groups = Groups(np.concatenate(self._keys))
-        mine = groups.each({name: np.concatenate(parts) for name, parts in self._columns.items()})
-        site, window = groups.keys // WINDOWS, groups.keys % WINDOWS
+        found = grouped(pa.concat_tables(self._parts, promote_options="default"))
+        mine = {name: pc.fill_null(found[name], none).to_numpy() for name, none in NUMBERS.items()}
+        site, window = np.divmod(found["key"].to_numpy(), WINDOWS)
         up = self._broker_up(names, broker_up)[site, window]
         there = up >= 0
         mine = _capped({name: values[there] for name, values in mine.items()}, up[there])
-        groups = Groups((names.instance_of[site] * WINDOWS + window)[there])
-        broker_up_s = groups.sum(up[there])
-        expected = groups.told(mine["expected"])
-        columns = {**groups.each(mine), "expected": expected, "broker_up": broker_up_s}
-        return self._made(names, groups.keys, columns, minutes.of(groups.keys))
+        found = grouped(table_of((names.instance_of[site] * WINDOWS + window)[there], {**mine, "broker_up": up[there]}))
+        keys = found["key"].to_numpy()
+        return self._made(names, keys, {name: found[name].to_numpy() for name in WAYS}, minutes.of(keys))
 
     def _broker_up(self, names: Names, broker_up: Mapping[tuple[str, int], int]) -> Ints:
         """Return for how long the broker of each site was up in all five minutes, -1 where it was not there."""

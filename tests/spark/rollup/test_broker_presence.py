@@ -9,7 +9,6 @@ from spark.capacity.rollup.broker_presence import (
     broker_down,
     in_windows,
     of_brokers,
-    signs_of,
     stays,
     up_spans,
 )
@@ -63,11 +62,6 @@ def test_five_minutes_have_the_time_that_the_broker_was_up_in_them() -> None:
     assert times == {
         ("b", 0): 100, ("b", 300): 300, ("b", 600): 50, ("b", 900): 100, ("c", 900): 100, ("c", 1200): 100,
     }  # fmt: skip
-
-
-def test_signs_are_those_of_a_date() -> None:
-    spans = [span(-30, -1, boot=""), span(0, 100, boot=""), span(180, 300, boot="", returned=True)]
-    assert signs_of(spans, at(0), at(200)) == [("b", at(0), at(100)), ("b", at(180), at(300))]
 
 
 def test_the_report_is_told_when_a_broker_was_not_there() -> None:

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark.capacity.rollup.clock_jumps import MOST, Run, SetBack, rows, sentences, set_back
-from spark.capacity.rollup.date_rollup import look
 from spark.capacity.tables.schema import SILVER_SET_BACK
 from spark.capacity.tables.store import Tables
 from spark.capacity.tables.time_windows import SECOND, SET_BACK
-from tests.spark.farm import DAY, Start, bronze, clock, rolled
+from tests.spark.farm import DAY, Start, bronze, clock, rolled, surveyed
 
 Seen = tuple[str, int, int]
 
@@ -64,7 +63,7 @@ def test_a_drop_record_is_written_later_than_what_follows_it(spark, tmp_path) ->
     start.alive([clock("10:00:10")])
     tables = Tables(spark, tmp_path)
     bronze(tables, [start])
-    assert look(tables, DAY).set_back == []
+    assert surveyed(tables).set_back == []
 
 
 def test_a_date_has_its_table_and_a_run_its_sentence(spark, tmp_path) -> None:

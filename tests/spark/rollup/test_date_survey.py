@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from spark.capacity.rollup.date_rollup import look
 from spark.capacity.rollup.date_survey import Pair, Survey
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.tables.store import Tables
-from tests.spark.farm import DAY, Start, bronze, clock, every
+from tests.spark.farm import DAY, Start, bronze, clock, every, surveyed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,7 +30,7 @@ def seen(spark, tmp_path: Path) -> Survey:
     start.records = [record for record in start.records if record["seq"] not in (4, 5)]
     tables = Tables(spark, tmp_path)
     bronze(tables, [start, other])
-    return look(tables, DAY, [Missing("b", "one", 4, 5), Missing("c", "one", 1, 1)])
+    return surveyed(tables, [Missing("b", "one", 4, 5), Missing("c", "one", 1, 1)])
 
 
 def test_signs_are_the_ends_of_unbroken_records(seen: Survey) -> None:
@@ -56,4 +55,4 @@ def test_pairs_of_all_files_add_up(spark, tmp_path: Path) -> None:
     start.beats("s", 1, every(10, "10:00:05", "10:00:55"))
     tables = Tables(spark, tmp_path)
     bronze(tables, [start], copies=3)
-    assert look(tables, DAY).pairs == {Pair("b", "one", "s", 1, "s:1"): 18}
+    assert surveyed(tables).pairs == {Pair("b", "one", "s", 1, "s:1"): 18}

@@ -4,7 +4,7 @@ import pytest
 
 from spark.capacity.rollup import partitioning
 from spark.capacity.rollup.date_survey import Pair
-from spark.capacity.rollup.partitioning import ROWS, SMALL, Part, divide, in_tasks, tasks_of
+from spark.capacity.rollup.partitioning import ROWS, SMALL, Part, divide, in_tasks
 
 
 def pair(provider: int, instance: str, service: str = "s", boot: str = "one") -> Pair:
@@ -48,8 +48,3 @@ def test_small_parts_share_a_task_and_large_ones_have_their_own() -> None:
         ["a", "b"], ["c", "d"], ["e"], ["f"],
     ]  # fmt: skip
     assert in_tasks([]) == []
-
-
-def test_small_parts_are_worth_less_than_a_task() -> None:
-    parts = [Part([], SMALL // 2), Part([], SMALL // 4), Part([], 10 * SMALL)]
-    assert tasks_of(parts) == 1.75
