@@ -72,30 +72,13 @@ class Ingested:
     dates: set[date] = attrs.field(factory=set)
 
 
-HELD = (BRONZE_RECORDS, BRONZE_PAIRS)
-"""Tables of which each file of bronze has one."""
-
-
-def finish_healing(tables: Tables) -> None:
-    """Replace dates by the files that were written again; a run that was cut off here is continued."""
-    healed = tables.out / ".healed"
-    if (healed / "_SUCCESS").exists():
-        for table in HELD:
-            for new in (healed / table.name).glob("date=*"):
-                old = tables.path(table) / new.name
-                old.parent.mkdir(exist_ok=True)
-                if old.exists():
-                    shutil.rmtree(old)
-                new.rename(old)
-            if tables.exists(table):
-                sync(tables.path(table))
-    if healed.exists():
-        shutil.rmtree(healed)
+STAGED, HEALED = ".staging", ".healed"
+"""Folders below the output directory for files of bronze: of new records, and of those that are written again."""
 
 
 def heal(tables: Tables, dates: set[date]) -> pa.Table:
     """Write the records of some dates again, each once; return their runs."""
-    once = tables.out / ".healed" / "once"
+    once = tables.out / HEALED / "once"
     rows = tables.read(BRONZE_RECORDS, dates).dropDuplicates(["broker", "boot", "seq"])
     # In the order of the numbers, so that a file has few runs.
     rows.repartitionByRange("date", "broker", "boot", "seq").write.partitionBy("date").parquet(url(once))
@@ -105,24 +88,23 @@ def heal(tables: Tables, dates: set[date]) -> pa.Table:
 
 
 def replace(tables: Tables, parts: Sequence[Sequence[str]], dates: Iterable[date]) -> pa.Table:
-    """Write files of bronze again, those of a part together, in the place of some dates; return their runs.
+    """Write files of bronze again, those of a part together, in the place of all of some dates; return their runs.
 
-    A task may run twice: only the files that its answer names count. A crash leaves the old dates or the new ones.
+    A run that is cut off between the new files and the old ones leaves records twice, in dates that the state notes.
     """
-    context, healed = tables.spark.sparkContext, tables.out / ".healed"
-    attempted = str(healed / "attempted")
-    work = context.parallelize(parts, len(parts)).map(lambda part: write_again(part, attempted)) if parts else None
-    made = [] if work is None else work.collect()
-    for table in HELD:
-        for day in dates:
-            # All records of a date may be there on another one: then an empty folder takes its place.
-            (healed / table.name / f"date={day}").mkdir(parents=True)
-    for name in (name for one in made for name in one.files):
-        (Path(attempted) / name).rename(healed / name)
-    (healed / "_SUCCESS").touch()
-    sync(healed)
-    finish_healing(tables)
-    return pa.concat_tables([RUNS.empty_table(), *(one.runs for one in made)])
+    state, context, attempted = tables.state(), tables.spark.sparkContext, tables.out / HEALED / "attempted"
+    old = [path for table in (BRONZE_RECORDS, BRONZE_PAIRS) for day in dates for path in tables.files(table, day)]
+    place, work = str(attempted), context.parallelize(parts, max(1, len(parts)))
+    made = work.map(lambda part: write_again(part, place)).collect()
+    tables.keep(State(state.moving | {str(day) for day in dates}, state.changed))
+    move(tables, attempted, [name for _, names in made for name in names])
+    for path in old:
+        path.unlink()
+    for folder in {path.parent for path in old}:
+        sync(folder)
+    tables.keep(state)
+    shutil.rmtree(tables.out / HEALED, ignore_errors=True)
+    return pa.concat_tables([RUNS.empty_table(), *(runs for runs, _ in made)])
 
 
 def move(tables: Tables, staged: Path, files: Iterable[str]) -> None:
@@ -146,7 +128,7 @@ class Intake:
         self._run = run
         self._started = started
         self._latest = started + FUTURE
-        self._staging = tables.out / ".staging"
+        self._staging = tables.out / STAGED
         self._seen: dict[str, Seen] = {}
         self._aside: list[Path] = []
         self._sorted = self._staging / "sorted"
@@ -159,9 +141,9 @@ class Intake:
     def load(self, segments: Sequence[Segment], tell: Callable[[float], None]) -> None:
         """Bring new segments into the tables."""
         tables, state = self._tables, self._tables.state()
-        if self._staging.exists():
-            shutil.rmtree(self._staging)
-        finish_healing(tables)
+        for folder in (self._staging, tables.out / HEALED):
+            if folder.exists():
+                shutil.rmtree(folder)
         dirty = {date.fromisoformat(day) for day in state.moving}
         ledger = tables.rows(LEDGER)
         new, ledger = self._new(segments, ledger)
@@ -202,18 +184,14 @@ class Intake:
         parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
         same = {}
         for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
-            row = known[segment.name]
-            if its == row.digest:
-                same[segment.name] = (segment.changed, its)
+            if its == known[segment.name].digest:
+                same[segment.name] = segment.changed
             else:
                 new.append(segment)
-        if same:
-            mine = ledger["segment"].isin(same)
-            moved = mine & (ledger["changed"].fillna(-1) != ledger["segment"].map(lambda name: same.get(name, (0,))[0]))
-            ledger.loc[mine, "changed"] = [same[name][0] for name in ledger.loc[mine, "segment"]]
-            ledger.loc[mine, "digest"] = [same[name][1] for name in ledger.loc[mine, "segment"]]
-            if moved.any():
-                self._tables.put(LEDGER, ledger)
+        changed = pd.Series([same.get(row.segment, row.changed) for row in ledger.itertuples()], dtype="Int64")
+        if not changed.equals(ledger["changed"]):
+            ledger["changed"] = changed
+            self._tables.put(LEDGER, ledger)
         return sorted(new, key=lambda segment: segment.name), ledger
 
     def _take(self, new: Sequence[Segment], tell: Callable[[float], None]) -> None:

@@ -56,14 +56,11 @@ def forget(tables: Tables, first: date, started: datetime, keep: int) -> None:
     """Remove everything from before the first date that is kept."""
     if all(day >= first for table in DATES for day in tables.dates(table)):
         return
-    for table in DATES:
+    # The first date goes on from the state at the end of the one before.
+    for table, begin in (*((table, first) for table in DATES), (SILVER_CARRY, first - DAY)):
         for day in tables.dates(table):
-            if day < first:
+            if day < begin:
                 tables.drop_date(table, day)
-    for day in tables.dates(SILVER_CARRY):
-        # The first date goes on from the state at the end of the one before.
-        if day < first - DAY:
-            tables.drop_date(SILVER_CARRY, day)
     tables.put(BRONZE_RUNS, _shortened(exact(tables.rows(BRONZE_RUNS)), first))
     for table, column in ((LEDGER, "segment"), (QUARANTINE, "segment"), (FOLDERS, "folder")):
         rows = tables.rows(table)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,16 +104,11 @@ class SortedFiles:
         return path
 
 
-@attrs.frozen
-class Again:
-    """Records that were written again: their runs, and the files, as "table/date=.../name"."""
+def write_again(paths: Iterable[str], place: str) -> tuple[pa.Table, list[str]]:
+    """Read files of bronze, named "date=.../name" in their folder, and write their rows in order; a task of Spark.
 
-    runs: pa.Table
-    files: tuple[str, ...]
-
-
-def write_again(paths: Iterable[str], place: str) -> Again:
-    """Read files of bronze, named "date=.../name" in their folder, and write their rows in order; a task of Spark."""
+    Returns the runs of the records, and the files, as "table/date=.../name".
+    """
     made, runs = SortedFiles(Path(place)), [RUNS.empty_table()]
     for path in paths:
         day = date.fromisoformat(Path(path).parent.name.removeprefix("date="))
@@ -124,7 +118,7 @@ def write_again(paths: Iterable[str], place: str) -> Again:
                 runs.append(runs_of(rows))
                 made.add(rows.select(BRONZE.names))
     made.flush()
-    return Again(pa.concat_tables(runs), tuple(made.names))
+    return pa.concat_tables(runs), made.names
 
 
 def writer_of(path: Path, schema: pa.Schema, ranged: Sequence[str] = ()) -> pyarrow.parquet.ParquetWriter:

@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.ingest import intake
-from spark.capacity.ingest.intake import ingest, replace
+from spark.capacity.ingest.intake import ingest, move, replace
 from spark.capacity.ingest.retention import MANY, first_kept, many_small
-from spark.capacity.ingest.sorted_files import Again, write_again
+from spark.capacity.ingest.sorted_files import write_again
 from spark.capacity.last_run import same_plan
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
@@ -107,20 +109,29 @@ def test_a_date_of_many_small_files_is_written_again_as_one(tables: Tables, tmp_
     assert many_small(tables) == {}
 
 
-def test_a_run_that_was_cut_off_while_files_were_replaced_is_continued(tables: Tables, tmp_path: Path) -> None:
+def test_records_of_a_run_that_was_cut_off_while_it_replaced_files_are_there_once(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = tmp_path / "journal"
     written(journal, 0, 1)
     run(tables, journal, 400, 1)
-    [path] = tables.files(BRONZE_RECORDS, FIRST)
     rows = sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))
-    # Killed before the mark: what was written counts for nothing.
-    (tables.out / ".healed" / "bronze_records" / f"date={FIRST}").mkdir(parents=True)
-    written(journal, 0, 11)
-    run(tables, journal, 400, 1)
-    assert sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))[:10] == rows
-    replace(tables, [[str(one) for one in tables.files(BRONZE_RECORDS, FIRST)]], [FIRST])
-    assert path not in tables.files(BRONZE_RECORDS, FIRST)
+    [path] = tables.files(BRONZE_RECORDS, FIRST)
+
+    def cut_off(*arguments: Any) -> None:
+        move(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(intake, "move", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        replace(tables, [[str(path)]], [FIRST])
+    monkeypatch.undo()
     assert tables.read(BRONZE_RECORDS).count() == 20
+    run(tables, journal, 400, 1)
+    assert sorted(map(tuple, tables.read(BRONZE_RECORDS).collect())) == rows
+    assert sum(row["records"] for row in tables.read(BRONZE_PAIRS).collect()) == 10
+    assert not tables.state().moving
+    assert path not in tables.files(BRONZE_RECORDS, FIRST)
 
 
 def test_of_the_files_of_several_attempts_only_those_that_the_answer_names_count(
@@ -131,7 +142,7 @@ def test_of_the_files_of_several_attempts_only_those_that_the_answer_names_count
     run(tables, journal, 400, 1)
     before = sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))
 
-    def twice(paths: list[str], place: str) -> Again:
+    def twice(paths: list[str], place: str) -> tuple[pa.Table, list[str]]:
         """Write files again in two attempts, of which Spark knows the second."""
         write_again(paths, place)
         return write_again(paths, place)

@@ -107,11 +107,11 @@ def test_files_in_another_order_are_written_again(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     table = rows(100).drop_columns("date")
     pyarrow.parquet.write_table(table.append_column("row", pa.nulls(100)), folder / "one.parquet")
-    made = write_again([str(folder / "one.parquet")], str(tmp_path / "out"))
+    runs, names = write_again([str(folder / "one.parquet")], str(tmp_path / "out"))
     [direct, _] = written(tmp_path / "direct", rows(100))
-    assert made.runs["seq_to"].to_pylist() == [100]
-    assert [name.split("/")[0] for name in made.files] == ["bronze_records", "bronze_pairs"]
+    assert runs["seq_to"].to_pylist() == [100]
+    assert [name.split("/")[0] for name in names] == ["bronze_records", "bronze_pairs"]
     again, wanted = (
-        pyarrow.parquet.ParquetFile(path) for path in (tmp_path / "out" / made.files[0], tmp_path / "direct" / direct)
+        pyarrow.parquet.ParquetFile(path) for path in (tmp_path / "out" / names[0], tmp_path / "direct" / direct)
     )
     assert again.read().equals(wanted.read())
