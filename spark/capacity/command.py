@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -188,10 +189,9 @@ def last_plan(settings: Settings, work: Path | None) -> datetime | None:
     issued = same_plan(
         folder, settings.inputs, settings.journals, settings.started.date(), settings.since, settings.keep
     )
-    if issued is not None and isinstance(settings.out, ObjectFolder):
-        newest = is_newest(folder, settings.out, snapshots.last(settings.out / LAKE))
-        return issued if newest else None
-    return issued
+    if issued is None or isinstance(settings.out, Path):
+        return issued
+    return issued if is_newest(folder, settings.out, snapshots.last(settings.out / LAKE)) else None
 
 
 def work_through(spark: SparkSession, settings: Settings, work: Path | None, progress: Progress) -> None:
@@ -268,12 +268,8 @@ def one_line(error: Exception) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of the command line."""
     arguments = parser().parse_args(argv)
-    progress = Progress()
-    commands: dict[str, Callable[[], None]] = {
-        "run": lambda: run_jobs(arguments, progress),
-        "what-if": lambda: ask(arguments),
-    }
-    return ended(commands[arguments.command], arguments.command, arguments.out)
+    command = partial(run_jobs, arguments, Progress()) if arguments.command == "run" else partial(ask, arguments)
+    return ended(command, arguments.command, arguments.out)
 
 
 def ended(command: Callable[[], None], name: str, out: Place) -> int:

@@ -11,12 +11,10 @@ Rules:
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import cache
 from hashlib import blake2b
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,17 +42,10 @@ Inputs = Mapping[str, str | None]
 def jobs_digest() -> str:
     """Return the digest of the jobs' own files: another version of them may make another plan."""
     made = blake2b(digest_size=16)
-    for name, file in sorted(_programs(files("spark.capacity"), "")):
-        made.update(f"{name}\n".encode() + file.read_bytes())
+    folder = Path(__file__).parent
+    for file in sorted(path for path in folder.rglob("*") if path.suffix in PROGRAM):
+        made.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
     return made.hexdigest()
-
-
-def _programs(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    for one in folder.iterdir():
-        if one.is_dir():
-            yield from _programs(one, f"{path}{one.name}/")
-        elif one.name.endswith(PROGRAM):
-            yield f"{path}{one.name}", one
 
 
 def note_begin(tables: Tables) -> None:

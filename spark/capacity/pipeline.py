@@ -139,7 +139,10 @@ class Pipeline:
         touched = {day for day in done.dates if self._settings.since is None or day >= self._settings.since}
         held = set(self._tables.dates(BRONZE_RECORDS))
         if not held:
-            raise NoRecordsError(f"{self._settings.named} has no records" + self._why_none(done))
+            why = "no segment is sealed yet"
+            if done.quarantined:
+                why = f"{done.quarantined:,} lines or segments are in quarantine, see the table of that name"
+            raise NoRecordsError(f"{self._settings.named} has no records: {why}")
         # Noted dates of which nothing is there any more have nothing to be computed of.
         rolled = self._rollup(sorted(touched & held))
         hours = self._days(rolled, held)
@@ -161,12 +164,6 @@ class Pipeline:
             if origin is not None:
                 send_report(self._tables.out, files, origin)
             step(1.0, f"{len(versions):,} tables have a new version in {out / LAKE}")
-
-    @staticmethod
-    def _why_none(done: Ingested) -> str:
-        if done.quarantined:
-            return f": {done.quarantined:,} lines or segments are in quarantine, see the table of that name"
-        return ": no segment is sealed yet"
 
     def _ingest(self) -> Ingested:
         with self._progress.job("ingest") as step:
@@ -274,13 +271,6 @@ class Pipeline:
             if old < (now - REMEMBERED).date():
                 tables.drop_date(table, old)
 
-    def _issued(self, table: Table, now: datetime) -> list[dict[str, Any]]:
-        """Read the rows of this run."""
-        rows = self._tables.rows_of(table, now.date())
-        mine = pc.equal(rows["issued"], _moment(now))
-        issued: list[dict[str, Any]] = rows.filter(mine).to_pylist()
-        return issued
-
     def _forecast(self, now: datetime, changed: Sequence[date]) -> None:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
@@ -295,17 +285,16 @@ class Pipeline:
         with self._progress.job("plan") as step:
             forecasts = tables.read(GOLD_FORECAST, [now.date()])
             self._keep(GOLD_PLAN, plan(load, forecasts, now, settings.options, self._shared()), now)
-            states = Counter(row["state"] for row in self._issued(GOLD_PLAN, now))
+            states = Counter(tables.rows_of(GOLD_PLAN, now.date())["state"].to_pylist())
             step(1.0, ", ".join(f"{states[state]:,} {state}" for state in PlanState if states[state]) or "no service")
         with self._progress.job("evaluate") as step:
             # An older forecast is over, and none of its hours has changed.
             ahead = timedelta(hours=max(settings.horizon, HORIZON)) + DAY
             first = min([now.date(), *changed]) - ahead
             days = [day for day in tables.dates(GOLD_FORECAST) if day >= first]
-            rows = [row.asDict() for row in evaluate(tables.read(GOLD_FORECAST, days), load, now).collect()]
+            rows = evaluate(tables.read(GOLD_FORECAST, days), load, now).toArrow().cast(arrow_schema(EVALUATION.schema))
             for day in days:
-                mine = [_in_utc(row) for row in rows if row["date"] == day]
-                tables.put_date(EVALUATION, pa.Table.from_pylist(mine, arrow_schema(EVALUATION.schema)), day)
+                tables.put_date(EVALUATION, rows.filter(pc.equal(rows["date"], day)), day)
             step(1.0, f"{len(rows):,} past forecasts compared with the outcome")
         load.unpersist()
 
@@ -340,9 +329,9 @@ class Pipeline:
             hours = [planned_rows(tables, day) for day in tables.dates(GOLD_SERVICE_1H) if day >= since.date()]
             empty = arrow_schema(GOLD_POOL_1H.schema).empty_table()
             rows[GOLD_SERVICE_1H.name] = RowsByService(pa.concat_tables([empty, *hours]))
-            told = tables.rows_of(GOLD_FORECAST, now.date())
-            rows[GOLD_FORECAST.name] = RowsByService(told.filter(pc.equal(told["issued"], _moment(now))))
-            rows[GOLD_PLAN.name] = self._issued(GOLD_PLAN, now)
+            # Those of the date are of this run: it has replaced others.
+            rows[GOLD_FORECAST.name] = RowsByService(tables.rows_of(GOLD_FORECAST, now.date()))
+            rows[GOLD_PLAN.name] = tables.rows_of(GOLD_PLAN, now.date()).to_pylist()
             for table in (LEDGER, UNKNOWN_MEMBERS):
                 rows[table.name] = tables.rows_of(table).to_pylist()
             for table in (QUARANTINE, LOSS):
@@ -356,12 +345,3 @@ class Pipeline:
             put_text(files[-1], self._settings.options.assumed.text)
             step(1.0, str(self._settings.out / "report.html"))
         return files
-
-
-def _moment(at: datetime) -> pa.Scalar:
-    return pa.scalar(at, pa.timestamp("us", "UTC"))
-
-
-def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of Spark, whose times are in the zone of the machine without saying so, with times in UTC."""
-    return {**row, "issued": row["issued"].astimezone(UTC)}

@@ -1,13 +1,13 @@
 """The one Spark session of a run, and the Java that it needs.
 
 Rules:
-- Time is UTC everywhere. The workers are this very Python: Spark would take the first `python3` of the path.
+- Time is UTC everywhere.
 - On one machine nothing listens on the network, and the page that shows the jobs is off.
 - With spark-submit the master and the memory are already chosen, and every setting that the user made stays, but for
   those on which the tables depend (`NEEDED`).
 - The output of Java goes to a file (`store.LOG`), in which the reason stands where Spark does not start.
-- Another Spark of the machine has no part in it: SPARK_HOME is that of the package, and on one machine the workers run
-  this very Python, whatever the environment names.
+- Another Spark of the machine has no part in it: SPARK_HOME is that of the package. The workers run this very Python,
+  and not the first `python3` of the path; on one machine whatever the environment names.
 - Without a usable Java a run ends with one sentence instead of the tracebacks of Java and Python.
 """
 

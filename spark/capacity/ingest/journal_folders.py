@@ -128,12 +128,6 @@ def _day_of(name: str) -> date | None:
         return None
 
 
-@attrs.define
-class _StoredHour:
-    files: list[Listed] = attrs.field(factory=list)
-    folders: set[str] = attrs.field(factory=set)
-
-
 class StoredFolders:
     """The folders of a journal in an object store."""
 
@@ -149,7 +143,7 @@ class StoredFolders:
         self._recent, self._last = f"date={newest - RECENT}", f"date={date.max}"
         midnight = datetime.combine(today, time(), UTC)
         self._today = int(midnight.timestamp()) * 1_000_000_000
-        self._held: dict[str, _StoredHour] = {}
+        self._held: dict[str, dict[tuple[str, bool], Entry]] = {}
 
     def with_news(self) -> set[str]:
         """Return the dates that may have new segments, by the names of their folders."""
@@ -171,13 +165,9 @@ class StoredFolders:
 
     def _hold(self, name: str, one: Listed) -> None:
         parts = name.split("/")
-        if len(parts) < 3 or parts[1].startswith(HIDDEN):
-            return
-        hour = self._held.setdefault("/".join(parts[:2]), _StoredHour())
-        if len(parts) == 3:
-            hour.files.append(one)
-        else:
-            hour.folders.add(parts[2])
+        if len(parts) >= 3 and not parts[1].startswith(HIDDEN) and not parts[2].startswith(HIDDEN):
+            entry = Entry(parts[2], one.size, one.changed, is_file=len(parts) == 3)
+            self._held.setdefault("/".join(parts[:2]), {})[entry.name, entry.is_file] = entry
 
     def states(self, dates: Collection[str]) -> dict[str, int]:
         """Return the states of the dates themselves, by key, once their segments were listed."""
@@ -188,10 +178,7 @@ class StoredFolders:
 
     def entries(self, hour: str) -> list[Entry]:
         """List an hour, in order of names; hidden names are left out."""
-        held = self._held[hour]
-        found = [Entry(one.name.rpartition("/")[2], one.size, one.changed, True) for one in held.files]
-        found += [Entry(name, 0, 0, False) for name in held.folders]
-        return sorted((entry for entry in found if not entry.name.startswith(HIDDEN)), key=lambda entry: entry.name)
+        return sorted(self._held[hour].values(), key=lambda entry: entry.name)
 
 
 Folders = LocalFolders | StoredFolders

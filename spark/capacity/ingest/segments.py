@@ -17,13 +17,10 @@ from typing import BinaryIO
 import attrs
 
 from spark.capacity.ingest.journal_folders import Folders, date_of, folders_of, is_kept
-from spark.capacity.tables.object_store import Place, opened, size_of
+from spark.capacity.tables.object_store import Place, opened
 
 NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
 """Names of sealed segments under `segments`; files with other names are not ours, and are reported."""
-
-SMALLEST_GZIP = 18
-"""Bytes of the header and trailer of gzip: a smaller file holds nothing, not even nothing."""
 
 CHUNK = 1 << 20
 """Bytes that a check of a segment decompresses at a time."""
@@ -170,11 +167,12 @@ class Reach:
 def damage_of(path: str) -> str | None:
     """Return why a segment cannot be decompressed; None if it can."""
     try:
-        if size_of(path) < SMALLEST_GZIP:
-            return CUT_OFF
-        with opened(path) as packed, gzip.open(packed) as file:
+        with opened(path) as packed, gzip.GzipFile(fileobj=packed) as file:
             while file.read(CHUNK):
                 pass
+            if file.mtime is None:
+                # There was no header: to gzip an empty file is an empty text.
+                return CUT_OFF
     except EOFError:
         return CUT_OFF
     except (OSError, zlib.error) as error:

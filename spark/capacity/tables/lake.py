@@ -31,8 +31,8 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, cre
 
 from spark.capacity.tables import snapshots, working_copy
 from spark.capacity.tables.object_store import ObjectFolder, Place, all_at_once, delta_options, send, sizes
-from spark.capacity.tables.schema import TABLES, Table
-from spark.capacity.tables.snapshots import CONFIGURATION, Snapshot, described, open_table
+from spark.capacity.tables.schema import SNAPSHOT, TABLES, Table
+from spark.capacity.tables.snapshots import CONFIGURATION, Snapshot, described, open_table, opened
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE
 
@@ -47,9 +47,9 @@ def publish(
     their new versions by name. Raise `OutError` if another run has published there meanwhile."""
     lake: Place = (tables.out if origin is None else origin) / LAKE
     last = snapshots.last(lake)
-    if origin is not None:
-        working_copy.need_newest(tables.out, origin, last)
-    there, made = {}, []
+    if origin is not None and not working_copy.is_newest(tables.out, origin, last):
+        raise OutError(f"another run has published in {origin} meanwhile")
+    there, versions, made = {}, {}, []
     for table in only:
         try:
             published, changed = _publish(tables, table, lake / table.name, run)
@@ -57,16 +57,17 @@ def publish(
             raise OutError(f"another run is publishing in {lake}") from error
         if published is not None:
             there[table.name] = published.version()
-            made += [published] if changed else []
+        if published is not None and changed:
+            versions[table.name] = published.version()
+            made.append(published)
     new = Snapshot(run, there, tables.layout(), frozenset(tables.state().changed))
-    versions = {published.metadata().name: published.version() for published in made}
     if not new.says_the_same(last):
         if origin is not None:
             working_copy.goes_on_from(tables.out, origin, (last, new))
         snapshots.commit(lake, new, last)
         if origin is not None:
             working_copy.goes_on_from(tables.out, origin, (new,))
-        made.append(snapshots.opened(lake))
+        made.append(opened(lake / SNAPSHOT.name))
     for published in made:
         published.vacuum(retention_hours=int(KEPT.total_seconds() // 3600), dry_run=False, full=True)
     return versions
@@ -102,7 +103,7 @@ def _publish(tables: Tables, table: Table, place: Place, run: str) -> tuple[Delt
             storage_options=delta_options(place),
             commit_properties=properties,
         )
-        return open_table(place), True
+        return opened(place), True
     removes = [there[name] for name in sorted(there.keys() - wanted.keys())]
     lake.create_write_transaction(
         [*adds, *removes], "append", schema, partition_by=partitions, commit_properties=properties

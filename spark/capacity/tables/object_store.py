@@ -174,17 +174,6 @@ def opened(path: str) -> BinaryIO:
     return io.BufferedReader(_Object(path), BUFFER) if is_object(path) else open(path, "rb")
 
 
-def size_of(path: str) -> int:
-    """Return the size of a file, given by its path or URI, in bytes."""
-    if not is_object(path):
-        return Path(path).stat().st_size
-    with _told():
-        found: fs.FileInfo = file_system().get_file_info(_name(path))
-    if found.type != fs.FileType.File:
-        raise StoreError(f"{path} is not there any more")
-    return int(found.size)
-
-
 def sizes(folder: ObjectFolder, names: Iterable[str]) -> dict[str, int | None]:
     """Return the sizes of files of a folder in bytes; None for those that are not there."""
     names = list(names)
@@ -256,10 +245,5 @@ def remove(folder: ObjectFolder, names: Iterable[str]) -> None:
 def all_at_once(work: Callable[[Item], None], items: Iterable[Item]) -> None:
     """Do some work that waits for a store with each of some items; the first error ends it."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        waiting = [pool.submit(work, item) for item in items]
-        try:
-            for one in waiting:
-                one.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        for _ in pool.map(work, items):
+            pass

@@ -30,6 +30,14 @@ def open_table(place: Place, version: int | None = None) -> DeltaTable | None:
         return None
 
 
+def opened(place: Place, version: int | None = None) -> DeltaTable:
+    """Open a table as `open_table` does. Raises `StoreError` if it has been removed since its last commit."""
+    table = open_table(place, version)
+    if table is None:
+        raise StoreError(f"{place} is not there any more")
+    return table
+
+
 def described(table: Table) -> pa.Schema:
     """Return the schema with the unit and the meaning of each column."""
     fields = []
@@ -64,14 +72,6 @@ def last(lake: Place) -> Snapshot | None:
     one = rows[0]
     versions = {row["name"]: row["version"] for row in rows}
     return Snapshot(one["run"], versions, one["layout"], frozenset(one["to_do"]), one["snapshot"])
-
-
-def opened(lake: Place) -> DeltaTable:
-    """Open the table of snapshots. Raises `StoreError` if it has been removed since the last commit."""
-    table = open_table(lake / SNAPSHOT.name)
-    if table is None:
-        raise StoreError(f"{lake / SNAPSHOT.name} is not there any more")
-    return table
 
 
 def commit(lake: Place, new: Snapshot, after: Snapshot | None) -> None:

@@ -27,6 +27,7 @@ from typing import IO
 import attrs
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -179,11 +180,10 @@ class Tables:
 
     def _upgrade(self) -> None:
         """Drop derived tables of an older layout, and note that all their dates are to be made again."""
-        layout, dates = self.layout(), {str(day) for day in self.dates(BRONZE_RECORDS)}
-        if layout == LAYOUT:
+        if self.layout() == LAYOUT:
             return
-        if dates:
-            if layout < OLDEST:
+        if dates := {str(day) for day in self.dates(BRONZE_RECORDS)}:
+            if self.layout() < OLDEST:
                 self.close()
                 raise OutError(f"{self.out} was made by a version before 0.1.0: name another one")
             state = self.state()
@@ -211,10 +211,6 @@ class Tables:
         """Return the folder of a table."""
         return self.out / table.name
 
-    def exists(self, table: Table) -> bool:
-        """Return True if a table was ever written."""
-        return self.path(table).is_dir()
-
     def dates(self, table: Table) -> list[date]:
         """Return the dates of a dated table."""
         names = (name.removeprefix("date=") for name in _names(self.path(table)) if DATED.fullmatch(name))
@@ -222,7 +218,7 @@ class Tables:
 
     def read(self, table: Table, dates: Iterable[date] | None = None) -> DataFrame:
         """Read a table, or some dates of it; a table that was never written has no rows."""
-        if not self.exists(table):
+        if not self.path(table).is_dir():
             return self.spark.createDataFrame([], table.schema)
         rows = self.spark.read.schema(table.schema).parquet(readable(self.path(table)))
         if dates is not None:
@@ -274,21 +270,14 @@ class Tables:
 
     def rows_of(self, table: Table, day: date | None = None, most: int | None = None) -> pa.Table:
         """Read a date, or a table without dates, or the first rows of it; a missing one has none."""
-        schema = arrow_schema(table.schema)
-        parts, left = [schema.empty_table()], most
-        for path in self.files(table, day):
-            with pyarrow.parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches():
-                    rows = pa.Table.from_batches([batch]).slice(0, left)
-                    if day is not None:
-                        rows = rows.append_column("date", pa.repeat(day, len(rows)))
-                    for name in set(schema.names) - set(rows.column_names):
-                        rows = rows.append_column(name, pa.nulls(len(rows), schema.field(name).type))
-                    parts.append(rows.select(schema.names).cast(schema))
-                    left = None if left is None else left - len(rows)
-                    if left == 0:
-                        return pa.concat_tables(parts)
-        return pa.concat_tables(parts)
+        schema, files = arrow_schema(table.schema), self.files(table, day)
+        if not files:
+            return schema.empty_table()
+        held = pyarrow.dataset.dataset(list(map(str, files)), schema)
+        rows = held.to_table(use_threads=False) if most is None else held.head(most, use_threads=False)
+        if day is not None:
+            rows = rows.set_column(schema.get_field_index("date"), "date", pa.repeat(day, len(rows)))
+        return rows
 
     def put_date(self, table: Table, rows: pa.Table, day: date) -> None:
         """Replace a date of not too many rows: they must fit into memory."""

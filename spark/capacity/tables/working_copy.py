@@ -21,9 +21,9 @@ import attrs
 import pyarrow as pa
 
 from spark.capacity.tables import snapshots
-from spark.capacity.tables.object_store import ObjectFolder, StoreError, all_at_once, fetch
+from spark.capacity.tables.object_store import ObjectFolder, all_at_once, fetch
 from spark.capacity.tables.schema import TABLES, Table
-from spark.capacity.tables.snapshots import Snapshot, open_table
+from spark.capacity.tables.snapshots import Snapshot, opened
 from spark.capacity.tables.store import LOCK, LOG, OutError, State, Tables, put_text
 
 MARK = ".origin.json"
@@ -38,10 +38,6 @@ class Mark:
 
     origin: str
     known: tuple[str | None, ...]
-
-    def write(self, folder: Path) -> None:
-        """Write the mark to a folder, and wait until it is on the disk."""
-        put_text(folder / MARK, json.dumps({"origin": self.origin, "known": self.known}))
 
 
 def read_mark(folder: Path) -> Mark | None:
@@ -61,12 +57,11 @@ def refresh(tables: Tables, origin: ObjectFolder) -> bool:
         raise OutError(f"{folder} is no working folder: it holds other files")
     if mark is not None and mark.origin != str(origin):
         raise OutError(f"{folder} is the working folder of {mark.origin}")
-    ident = None if last is None else last.ident
-    if mark is not None and ident in mark.known:
-        Mark(str(origin), (ident,)).write(folder)
+    if is_newest(folder, origin, last):
+        goes_on_from(folder, origin, [last])
         return False
     # Until it is full it goes on from no snapshot.
-    Mark(str(origin), ()).write(folder)
+    goes_on_from(folder, origin, [])
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -74,7 +69,7 @@ def refresh(tables: Tables, origin: ObjectFolder) -> bool:
             path.unlink()
     if last is not None:
         fill(tables, origin, last)
-    Mark(str(origin), (ident,)).write(folder)
+    goes_on_from(folder, origin, [last])
     return last is not None
 
 
@@ -91,9 +86,7 @@ def fill(
         if table.name not in snapshot.versions:
             continue
         place = origin / LAKE / table.name
-        lake = open_table(place, snapshot.versions[table.name])
-        if lake is None:
-            raise StoreError(f"{place} is not there any more")
+        lake = opened(place, snapshot.versions[table.name])
         tables.path(table).mkdir()
         names = pa.table(lake.get_add_actions(flatten=True))["path"].to_pylist()
         mine = [name for name in names if day is None or name.startswith(f"date={day}/")]
@@ -109,12 +102,7 @@ def is_newest(folder: Path, origin: ObjectFolder, last: Snapshot | None) -> bool
     return mark is not None and mark.origin == str(origin) and (None if last is None else last.ident) in mark.known
 
 
-def need_newest(folder: Path, origin: ObjectFolder, last: Snapshot | None) -> None:
-    """Raise `OutError` unless a working copy goes on from the last snapshot."""
-    if not is_newest(folder, origin, last):
-        raise OutError(f"another run has published in {origin} meanwhile")
-
-
 def goes_on_from(folder: Path, origin: ObjectFolder, known: Collection[Snapshot | None]) -> None:
-    """Write the snapshots from which a working copy may go on to its mark."""
-    Mark(str(origin), tuple(None if one is None else one.ident for one in known)).write(folder)
+    """Write the snapshots from which a working copy may go on to its mark, and wait until that is on the disk."""
+    idents = [None if one is None else one.ident for one in known]
+    put_text(folder / MARK, json.dumps({"origin": str(origin), "known": idents}))

@@ -54,3 +54,5 @@ def test_it_is_told_why_a_file_cannot_be_decompressed(tmp_path: Path) -> None:
     whole = lines(record(1))
     assert damage_of(str(tmp_path / "segments" / segment(tmp_path, "b-one-1", whole, cut=1))) == "the file is cut off"
     assert damage_of(str(tmp_path / "segments" / segment(tmp_path, "b-one-2", whole))) is None
+    (tmp_path / "empty").touch()
+    assert damage_of(str(tmp_path / "empty")) == "the file is cut off"

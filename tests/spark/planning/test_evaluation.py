@@ -3,6 +3,7 @@
 import pytest
 
 from spark.capacity.planning.forecast import evaluate
+from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.schema import EVALUATION, GOLD_FORECAST
 from tests.spark.hours import hour, row, table
 
@@ -45,7 +46,8 @@ def became(spark):
     ]
     job = evaluate(spark.createDataFrame(forecasts, GOLD_FORECAST.schema), table(spark, load), hour(4))
     assert job.schema.names == EVALUATION.schema.names
-    rows = job.collect()
+    rows = job.toArrow().cast(arrow_schema(EVALUATION.schema)).to_pylist()
+    assert {row_["issued"] for row_ in rows} == {hour(0), hour(2)}
     issued = sorted({row_["issued"] for row_ in rows})
     return {(row_["service"], issued.index(row_["issued"])): row_ for row_ in rows}
 

@@ -20,7 +20,6 @@ from spark.capacity.tables.object_store import (
     opened,
     remove,
     send,
-    size_of,
     sizes,
 )
 
@@ -69,7 +68,6 @@ def test_files_are_sent_listed_opened_fetched_and_removed(bucket: ObjectFolder, 
     assert sizes(bucket, ["two.gz", "three"]) == {"two.gz": len(data), "three": None}
     uri = str(bucket / "two.gz")
     assert is_object(uri)
-    assert size_of(uri) == len(data)
     with opened(uri) as file:
         assert file.read() == data
     fetch(uri, tmp_path / "x" / "y")
@@ -84,7 +82,6 @@ def test_a_file_of_this_machine_is_opened_the_same_way(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"text"))
     with opened(str(path)) as packed, gzip.open(packed) as file:
         assert file.read() == b"text"
-    assert size_of(str(path)) == path.stat().st_size
 
 
 def test_what_is_not_there_is_an_error_of_the_store_in_one_line(bucket: ObjectFolder, tmp_path: Path) -> None:
@@ -95,7 +92,6 @@ def test_what_is_not_there_is_an_error_of_the_store_in_one_line(bucket: ObjectFo
         need_bucket(none)
     for attempt in (
         lambda: opened(str(bucket / "none")),
-        lambda: size_of(str(bucket / "none")),
         lambda: fetch(str(bucket / "none"), tmp_path / "none"),
         lambda: send(tmp_path / "one", none, "one"),
     ):
