@@ -98,21 +98,14 @@ def find_segments(
         for folders, key, state in places:
             if state is not None:
                 found.folders[key] = state
-            for segment in _segments(folders, name, found.strange):
-                if segment.name not in segments or segment.size > segments[segment.name].size:
-                    segments[segment.name] = segment
+            for entry in folders.entries(name):
+                path = f"{name}/{entry.name}"
+                if not entry.is_file or not NAME.fullmatch(path):
+                    found.strange.append(path)
+                elif path not in segments or entry.size > segments[path].size:
+                    segments[path] = Segment(path, entry.size, entry.changed, folders.root)
         found.segments.extend(segments[name] for name in sorted(segments))
     return found
-
-
-def _segments(folders: Folders, hour: str, strange: list[str]) -> Iterator[Segment]:
-    """Yield the segments of a folder; names that are none are added to ``strange``."""
-    for entry in folders.entries(hour):
-        name = f"{hour}/{entry.name}"
-        if NAME.fullmatch(name) and entry.is_file:
-            yield Segment(name, entry.size, entry.changed, folders.root)
-        else:
-            strange.append(name)
 
 
 def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:

@@ -53,13 +53,13 @@ class Part:
 
 def divide(pairs: Mapping[Pair, int], cores: int) -> list[Part]:
     """Divide the pairs, whose numbers of records are given, into parts of about the same size."""
-    groups = _joined(pairs)
+    groups = sorted(_joined(pairs), key=lambda group: min((pair.service, pair.instance) for pair in group))
     sizes = [sum(pairs[pair] + ROWS for pair in group) for group in groups]
     total = sum(sizes)
     wanted = max(ceil(total / LARGE), min(cores, ceil(total / SMALL)))
     parts: list[list[Pair]] = [[] for _ in range(wanted)]
     so_far = 0
-    for size, group in sorted(zip(sizes, groups, strict=True), key=lambda one: _first(one[1])):
+    for size, group in zip(sizes, groups, strict=True):
         # A group is in the part in which its middle is.
         parts[(2 * so_far + size) * wanted // (2 * total)] += group
         so_far += size
@@ -77,10 +77,6 @@ def in_tasks(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
         made[-1].append(item)
         held += size
     return made
-
-
-def _first(group: Iterable[Pair]) -> tuple[str, str]:
-    return min((pair.service, pair.instance) for pair in group)
 
 
 def connected(keys: Iterable[tuple[object, object]]) -> dict[object, object]:
