@@ -17,6 +17,7 @@ from spark.capacity.report.service_rows import (
     cost_now,
     missed_before,
     odds_of,
+    planned_state,
     short_from,
     shortage,
     totals,
@@ -71,19 +72,19 @@ def urgency(service: ServiceRows) -> tuple[int, float, float, float, str]:
     since, plan = shortage(service.plan), service.plan
     at = {"now": 0.0, "date": since.at.timestamp() if since.at else 0.0}.get(since.kind, float("inf"))
     missing = (number_of(plan, "add") or 0) + (number_of(plan, "free") or 0)
-    return (service.state.rank, at, -missing, -(cost_now(plan) or 0.0), service.name)
+    return (planned_state(plan).rank, at, -missing, -(cost_now(plan) or 0.0), service.name)
 
 
 def verdict(services: Sequence[ServiceRows]) -> Verdict:
     """Return the sentence to act on."""
     states = [total for total in totals(service.plan for service in services) if total.services]
-    short = [service for service in services if service.state.is_short]
+    short = [service for service in services if planned_state(service.plan).is_short]
     if not short:
         return Verdict(states)
     first = min(short, key=urgency)
     since = shortage(first.plan)
     days = (since.at.date() - first.plan["issued"].date()).days if since.at else None
-    return Verdict(states, first.name, first.state, since, days, number_of(first.plan, "add"))
+    return Verdict(states, first.name, planned_state(first.plan), since, days, number_of(first.plan, "add"))
 
 
 def glance(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def glance(services: Sequence[ServiceRows]) -> list[dict[str, Any]]:
             **{name: number_of(service.plan, name) for name in numbers},
             "name": service.name,
             "link": service.link,
-            "state": service.state,
+            "state": planned_state(service.plan),
             "since": shortage(service.plan),
             "expected": short_from(service.plan, "exhaust_p50"),
             "trend": outlook(service.plan),

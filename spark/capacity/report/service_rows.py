@@ -102,11 +102,6 @@ class ServiceRows:
         """The members that all rows of the forecast share."""
         return self._steps.first(self.name)
 
-    @property
-    def state(self) -> State:
-        """The state of the service in the plan; unknown without one."""
-        return planned_state(self.plan)
-
 
 def grown(step: Row) -> Row:
     """Return an hour of a forecast with the growth and the events of the policy file, as the plan takes it."""

@@ -9,7 +9,7 @@ from typing import Any
 from spark.capacity.planning.needs import WAIT_SHARE, needs_of, policy_of, providers_for
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart, limit_of, trend_of
 from spark.capacity.report.plan_json import saved, schedule
-from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, short_from, shortage
+from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, planned_state, short_from, shortage
 from spark.capacity.tables.row_values import Row, highest_of, mean_of, number_of
 
 SHOWN = timedelta(days=35)
@@ -75,7 +75,7 @@ def _plan_facts(service: ServiceRows) -> dict[str, Any]:
     needs, limit = needs_of(plan), limit_of(plan)
     return {
         **plan,
-        "state": service.state,
+        "state": planned_state(plan),
         "policy": policy_of(plan),
         "limit": limit,
         # The rule by which a little more than the limit needs more providers.
