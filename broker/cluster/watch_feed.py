@@ -398,8 +398,9 @@ class Feed:
     def _drop(self) -> None:
         """Drop what is due, what is held of members that show no life, and at the end all of it, in steps."""
         self._hold_timer = None
-        table, over = self._shared.table, self._clock.seconds() >= self._hold_end
-        doubtful = self._doubtful() and not over
+        table, now = self._shared.table, self._clock.seconds()
+        over = now >= self._hold_end
+        doubtful = (now < self._hold_look or self._doubtful()) and not over
         alive = () if over or doubtful else self._alive()
         names = [
             name
@@ -417,7 +418,7 @@ class Feed:
             return
         self._holding = bool(self._shared.table.held)
         if self._holding:
-            self._drop_after(HELD_LOOK)
+            self._drop_after(max(HELD_LOOK, self._hold_look - self._clock.seconds()))
 
     def _note(self, touched: Touched) -> None:
         """Pass on what was touched, and touch what members have left whose leases ended."""

@@ -445,6 +445,29 @@ def test_entries_of_a_member_that_does_not_come_back_are_held_for_ten_times_the_
     assert [each.restored for each in a.registry.find("bank", "tcp", True)] == [True]
 
 
+def test_the_return_of_one_member_does_not_shorten_the_time_of_another(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    a.cluster.follow_links(list, lambda: ["b"])
+    ids = sorted([b.register("bank", "h:1"), c.register("bank", "h:2")])
+    farm.until(lambda: a.found() == ids, "the services")
+    a.client.disconnect()
+    b.client.disconnect()
+    farm.run(15.0)
+    a.client.connect()
+    farm.until(lambda: a.is_member and farm.values("b") == ["a", "c"], "the return of one")
+    farm.run(8.0)
+    c.client.disconnect()
+    farm.until(lambda: farm.values("b") == ["a"], "the end of another lease", 12.0)
+    farm.run(6.0)
+    b.client.connect()
+    farm.until(lambda: b.is_member, "the return of another", 10.0)
+    c.client.connect()
+    for _ in range(500):
+        farm.run(0.01)
+        assert a.found() == ids
+    assert c.is_member
+
+
 @pytest.mark.parametrize(("alive", "most"), [(["b"], 140), ([], 60)])
 def test_watches_that_end_one_after_the_other_do_not_prolong_what_is_held(
     farm: Farm, alive: list[str], most: int
