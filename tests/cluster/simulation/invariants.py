@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 PREFIX = len(b"/elkobroker/default/")
 """Length of the prefix of all keys."""
 
-DOUBLE = 3.0
-"""Seconds for which a server may be found twice at a broker: after it registered at two brokers which could not know of
-each other."""
-
 SPREAD = 2.0
 """Seconds from a change at one broker until it is found at the others, without a fault."""
 
@@ -72,7 +68,6 @@ class Invariants:
         """Time at which each broker was a member in touch with etcd last."""
         self._withdrawn: dict[tuple[int, str], float] = {}
         """Time at which a server withdrew its services of a name last."""
-        self._double: dict[tuple[Node, str, tuple[str, str]], float] = {}
         self._unclaimed: dict[tuple[str, str], float] = {}
         self._disturbed = 0.0
         self._wiped = -RECOVERY
@@ -161,6 +156,8 @@ class Invariants:
                 self._recorded[node] = self._record(node, self._seen.pop(node, {}))
             if not node.running:
                 continue
+            if node.failure is not None and node.cluster.counts()["cluster.sessions"]:
+                raise Broken(f"{node.name} was a member, nobody else has its name, and it fails: {node.failure}")
             if node.serving and node in self._recorded:
                 recorded = self._recorded.pop(node)
                 if node.cluster._parts.record.serving:
@@ -296,8 +293,7 @@ class Invariants:
                 del seen[mark]
 
     def _found(self, node: Node) -> dict[tuple[str, str], tuple[Service, ...]]:
-        """Return the finds of a broker; each is in order."""
-        history = self._history
+        """Return the finds of a broker; each is in order, and has no server twice."""
         found = {}
         for name in ("chat", "map", "store"):
             for protocol in ("tcp", "udp"):
@@ -305,19 +301,9 @@ class Invariants:
                 ids = [each.provider for each in services]
                 if ids != sorted(set(ids)):
                     raise Broken(f"{node.name} finds {name} {protocol} in the order {ids}")
-                places: dict[str, int] = {}
-                for each in services:
-                    places[each.hostport] = places.get(each.hostport, 0) + 1
-                for place, count in places.items():
-                    mark = (node, place, (name, protocol))
-                    if count > 1:
-                        self._double.setdefault(mark, history.timeline.now)
-                    else:
-                        self._double.pop(mark, None)
-                if self._double:
-                    for mark in [m for m in self._double if m[0] is node and m[2] == (name, protocol)]:
-                        if mark[1] not in places:
-                            del self._double[mark]
+                places = [each.hostport for each in services]
+                if len(places) > len(set(places)):
+                    raise Broken(f"{node.name} finds {name} {protocol} twice at one of {places}")
         return found
 
     def _continuous(self, at: Node, server: Server, standby: bool) -> bool:
@@ -374,10 +360,6 @@ class Invariants:
         for node in healthy:
             if node.cluster.state is not State.MEMBER:
                 raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.degradations()}")
-        if len(healthy) == len(self._history.nodes):
-            for (node, place, key), since in self._double.items():
-                if now - since > DOUBLE:
-                    raise Broken(f"{node.name} finds {key} at {place} twice for {now - since:.1f} s")
         for server in self._history.servers:
             if server.homes and now - server.since > SPREAD and all(home in healthy for home in server.homes):
                 for node in healthy:
