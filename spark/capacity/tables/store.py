@@ -186,6 +186,11 @@ class Tables:
             if self.layout() < OLDEST:
                 self.close()
                 raise OutError(f"{self.out} was made by a version before 0.1.0: name another one")
+            if (self.out / ".healed" / "_SUCCESS").exists():
+                self.close()
+                raise OutError(
+                    f"{self.out} has an unfinished run of an earlier version: let that version run once more"
+                )
             state = self.state()
             self.keep(State(state.moving, state.changed | dates))
             for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:

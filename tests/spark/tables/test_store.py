@@ -112,6 +112,12 @@ def test_tables_of_an_older_layout_are_made_again_from_bronze(spark: SparkSessio
     with pytest.raises(OutError, match=r"was made by a version before 0\.1\.0: name another one"):
         old.open()
     (tmp_path / ".layout").write_text(f"{OLDEST}\n")
+    unfinished = tmp_path / ".healed" / "_SUCCESS"
+    unfinished.parent.mkdir()
+    unfinished.touch()
+    with pytest.raises(OutError, match="an unfinished run of an earlier version: let that version run once more"):
+        old.open()
+    unfinished.unlink()
     old.open()
     old.close()
     assert old.dates(GOLD_BALANCE_DAY) == []
