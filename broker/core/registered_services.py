@@ -257,8 +257,13 @@ class Restored:
         return self._protocols.get(name, ())
 
     def remembered(self) -> list[Provider]:
-        """Return the remembered providers of this broker with services."""
-        return [each for id, each in self._providers.items() if id in self._of and id not in self._recorded]
+        """Return the remembered providers of this broker, with those of their services that are still restored: another
+        provider may have taken the endpoint."""
+        return [
+            attrs.evolve(each, services=tuple(one for one in each.services if _place(each.wire, one) in self._of[id]))
+            for id, each in self._providers.items()
+            if self._of.get(id) and id not in self._recorded
+        ]
 
     def owner(self, wire: str, entry: str) -> Owner:
         """Return the owner of the remembered provider with that entry on its wire; `NOBODY` if there is none."""
@@ -300,21 +305,21 @@ class Restored:
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
+        mine = self._providers.keys() - self._recorded
+        passing = {id for id in mine if not any(each.lasting for each in self._of.get(id, {}).values())}
         if self._recorded:
-            self._discard([id for id in self._providers if id not in self._recorded])
-            return
-        lasting = {id for id, services in self._of.items() if any(service.lasting for service in services.values())}
-        passing = set(self._providers) - lasting
-        for kept in (
-            self._providers,
-            self._services,
-            self._of,
-            self._back,
-            self._answers,
-            self._protocols,
-            self._entries,
-        ):
-            kept.clear()
+            self._discard(mine)
+        else:
+            for kept in (
+                self._providers,
+                self._services,
+                self._of,
+                self._back,
+                self._answers,
+                self._protocols,
+                self._entries,
+            ):
+                kept.clear()
         if passing:
             self._forget(passing)
 

@@ -336,3 +336,21 @@ def test_the_protocols_of_a_name_include_those_of_restored_services() -> None:
     assert list(broker.registry.protocols("bank", restored=True)) == ["udp", "tcp", "ws"]
     broker.clock.advance(GRACE)
     assert list(broker.registry.protocols("bank", restored=True)) == ["udp"]
+
+
+def test_the_grace_period_of_own_providers_ends_beside_recorded_ones() -> None:
+    lasting = Service("bank", "h:2", 2, "tcp", lasting=True)
+    broker = Broker(known(1, service(1, "h:1")), known(2, lasting), known(3, service(3, "h:3")))
+    broker.restored.record([known(9, service(9, "h:3"))])
+    assert sorted(broker.old()) == ["h:1", "h:2", "h:3"]
+    broker.clock.advance(GRACE)
+    assert broker.old() == ["h:3"]
+    assert broker.forgotten == [{1, 3}], "they would be restored at each start"
+    broker.restored.record(())
+    assert broker.old() == []
+
+
+def test_what_is_recorded_of_another_broker_is_not_remembered_as_own() -> None:
+    broker = Broker(known(1, service(1, "h:1"), service(1, "h:2")), known(2, service(2, "h:3")))
+    broker.restored.record([known(9, service(9, "h:1"), service(9, "h:3"))])
+    assert broker.restored.remembered() == [known(1, service(1, "h:2"))]
