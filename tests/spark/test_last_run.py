@@ -121,8 +121,11 @@ def test_a_date_that_is_not_finished_makes_it_a_run_unless_it_is_left_out(comman
 
 
 def test_after_a_run_that_was_cut_off_nothing_is_up_to_date(spark: SparkSession, command: Command) -> None:
-    with pytest.raises(ValueError, match="horizon"):
-        run(spark, command.journal, command.out, horizon=0)
+    report = command.out / "report.html"
+    report.unlink()
+    report.mkdir()
+    with pytest.raises(OSError, match=r"report\.html"):
+        run(spark, command.journal, command.out)
     assert not command.ends_early()
 
 

@@ -27,6 +27,9 @@ CHUNK = 1 << 20
 
 CUT_OFF = "the file is cut off"
 
+GZIP = b"\x1f\x8b"
+"""First octets of a gzip file (RFC 1952)."""
+
 TAIL = 1 << 16
 """Bytes at the end of the readable part of a damaged segment in which its last records are looked for."""
 
@@ -160,12 +163,14 @@ class Reach:
 def damage_of(path: str) -> str | None:
     """Return why a segment cannot be decompressed; None if it can."""
     try:
-        with opened(path) as packed, gzip.GzipFile(fileobj=packed) as file:
+        with opened(path) as packed:
+            start = packed.read(len(GZIP))
+        # To gzip an empty file is an empty text, and one of a byte is no gzip file.
+        if start != GZIP and GZIP.startswith(start):
+            return CUT_OFF
+        with opened(path) as packed, gzip.open(packed) as file:
             while file.read(CHUNK):
                 pass
-            if file.mtime is None:
-                # There was no header: to gzip an empty file is an empty text.
-                return CUT_OFF
     except EOFError:
         return CUT_OFF
     except (OSError, zlib.error) as error:
