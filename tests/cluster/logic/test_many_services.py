@@ -1,4 +1,4 @@
-"""What happens between two turns of the reactor in which a member works on many registrations."""
+"""Turns of the reactor that pass while a member works on many registrations."""
 
 from __future__ import annotations
 
