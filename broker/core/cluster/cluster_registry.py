@@ -51,7 +51,7 @@ from broker.core.model import (
     Service,
 )
 from broker.core.registered_services import Restored, ServiceGroup
-from broker.core.registry import ProviderEntry, Registry
+from broker.core.registry import AMENDABLE, ProviderEntry, Registry
 
 
 @attrs.define(eq=False)
@@ -119,6 +119,11 @@ class OrderedGroup(ServiceGroup):
         """Put ``new`` in the place of ``old``."""
         self.orders[id(new)] = self.orders.pop(id(old), 0)
         super().replace(old, new)
+
+    def place(self, service: Service, order: int) -> None:
+        """Give a service of the group its order among those of its provider."""
+        self.orders[id(service)] = order
+        self._changed()
 
     def _sort(self) -> None:
         # At a read and not at each change: a group of thousands is filled one by one.
@@ -487,7 +492,7 @@ class ClusterRegistry(Registry):
         entry.owner = provider.owner
         self._set_load(entry, provider.load, provider.details, step)
         old = self._others.get(key)
-        if old is None or old.provider != provider.id or old.order != new.order or not _amendable(old.service, service):
+        if old is None or old.provider != provider.id or not _amendable(old.service, service):
             # Another object than the one that was passed: it may be registered already.
             item = Item(key, provider.id, attrs.evolve(service), new.order, False, new.failing)
             holding.items[id(item)] = item
@@ -501,6 +506,12 @@ class ClusterRegistry(Registry):
                 step.changes.append(super()._exchange(before, after))
                 entry.services = [after if each is before else each for each in entry.services]
             old.service = after
+        if old.order != new.order:
+            # It was withdrawn, and offered again: what watchers would see is an end after the new beginning.
+            old.order = new.order
+            if self._visible.get(key) is old:
+                self._set_order(old)
+                self._arrange(holding)
         if old.failing != new.failing:
             old.failing = new.failing
             if self._visible.get(key) is old:
@@ -568,13 +579,16 @@ class ClusterRegistry(Registry):
         last = entry.services[-1] if entry.services else None
         entry.services.append(service)
         step.changes += self._enter((service,))
-        group = self._index[service.name, service.protocol]
-        assert isinstance(group, OrderedGroup)
-        group.orders[id(service)] = item.order
+        self._set_order(item)
         if last is not None and self._order_of(holding, last) > item.order:
             self._arrange(holding)
         if item.failing is not None:
             self._take_report(item, step)
+
+    def _set_order(self, item: Item) -> None:
+        group = self._index[item.service.name, item.service.protocol]
+        assert isinstance(group, OrderedGroup)
+        group.place(item.service, item.order)
 
     def _order_of(self, holding: Holding, service: Service) -> int:
         entry = holding.entry
@@ -661,4 +675,4 @@ class ClusterRegistry(Registry):
 
 def _amendable(old: Service, new: Service) -> bool:
     """Return True if a service differs from another one only as `IRegistry.amend` permits."""
-    return old == new or attrs.evolve(old, info=new.info, lasting=new.lasting, interval=new.interval) == new
+    return old == new or attrs.evolve(old, **{name: getattr(new, name) for name in AMENDABLE}) == new

@@ -203,6 +203,22 @@ def test_services_that_changed_their_order_are_in_the_new_one() -> None:
     assert [each.hostport for each in provider.services] == ["h:2", "h:1"]
 
 
+def test_watchers_see_one_amendment_of_each_description_and_none_of_the_order() -> None:
+    """As at the broker that holds it. An end after a beginning would tell that the service is gone."""
+    rig = Rig()
+    [known] = other(7, ("chat", "h:1"))
+    rig.registry.mirror([known])
+    seen: list[Change] = []
+    rig.registry.watch(seen.append)
+    for changes in ({"info": "{}"}, {"zone": "west"}, {"tags": ("new",)}, {"meta": {"a": "b"}}, {"lasting": True}):
+        known = attrs.evolve(known, service=attrs.evolve(known.service, **changes))
+        rig.registry.mirror([known])
+        assert [(each.kind, each.subject) for each in seen] == [(Kind.AMENDED, known.service)]
+        seen.clear()
+    rig.registry.mirror([attrs.evolve(known, order=5)])
+    assert seen == []
+
+
 def test_peers_have_no_power_over_providers_of_other_members() -> None:
     rig = Rig()
     rig.registry.mirror([*other(7, ("chat", "h:1"))])
