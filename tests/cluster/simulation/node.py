@@ -18,6 +18,7 @@ from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Change, Kind, Provider, Service
 from broker.core.registered_services import Restored
+from broker.core.turns import Turns
 from tests.cluster.simulation.fake_client import Chances, FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
 from tests.cluster.simulation.timeline import SimulatedClock, Timeline
@@ -26,11 +27,25 @@ turns.PIECE = 3
 watch_feed.PIECE = 3  # type: ignore[attr-defined]
 """Keys that are handled in one step: the members of a history have few, and other things are to happen between two."""
 
+OVER = 0.3
+"""Chance that a turn of the reactor ends after a step of background work."""
+
 SAVING = 0.05
 """Seconds, at most, until the memory is durable."""
 
 CREEP = 0.004
 """Seconds, at most, by which a reading of a slow broker's clock advances it."""
+
+
+class ShortTurns(Turns):
+    """Turns that may end after each step."""
+
+    def __init__(self, clock: SimulatedClock, rng: random.Random) -> None:
+        super().__init__(clock)
+        self._rng = rng
+
+    def over(self) -> bool:
+        return super().over() or self._rng.random() < OVER
 
 
 class Disk:
@@ -140,8 +155,9 @@ class Node:
         self.registry = ClusterRegistry(self.clock, lambda: self.cluster.next_id(), restored)
         self.seen = []
         self.registry.watch(self._saw, (Kind.OFFERED, Kind.WITHDRAWN))
+        short = ShortTurns(self.clock, random.Random(rng.random()))
         environment = Environment(
-            self.client, self.registry, self.clock, self.disk, self.settings, random.Random(rng.random())
+            self.client, self.registry, self.clock, self.disk, self.settings, random.Random(rng.random()), short
         )
         self.cluster = Cluster(environment, self._failed)
         self.cluster.follow_links(self.alive, self.alive)
