@@ -3,8 +3,9 @@
 Rules:
 - What the registry finds of the other members, standbys among it, is recorded within `INTERVAL` seconds, as far as it
   has changed. Pieces of a larger change follow each other.
-- Until the keys have been read in a run, the recorded registrations are served as restored ones. A broker without a
-  record is not ready until then: behind a load balancer it would answer that nothing is there.
+- Until the keys have been read in a run, the recorded registrations are served as restored ones, as are those that this
+  broker remembers of its own: their peers may have gone to another broker, which it would learn from the keys alone. A
+  broker without a record is not ready until then: behind a load balancer it would answer that nothing is there.
 - If etcd was away at the start, the recorded registrations are held from then on: after an outage their brokers may
   need longer to come back than this one, and peers may have found them here.
 """
@@ -86,7 +87,7 @@ class Record:
         if self.serving:
             self.serving = self.holding = False
             self._found = []
-            self._registry.serve_recorded(())
+            self._registry.serve_read()
         self.note(())
 
     def note(self, keys: Iterable[Key]) -> None:

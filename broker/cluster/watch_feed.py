@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -172,6 +172,10 @@ class Feed:
         self._touching: Deferred[None] | None = None
         self._waiting: list[tuple[int, Deferred[None]]] = []
         """Revisions for which `reached` waits."""
+        self._ended_in_doubt = False
+        """True if leases were doubtful when the last watch ended: those that ended before the next one began are."""
+        self._doubtful_to = 0
+        """Revision up to which events are from such a time."""
         self.resyncs = 0
         self.resumed = 0
         """Watches that continued at the next revision."""
@@ -194,6 +198,8 @@ class Feed:
         if not whole and self._complete and not database.replaced and near:
             if self._watch is None:
                 self.resumed += 1
+                if self._ended_in_doubt:
+                    self._doubtful_to = database.revision
                 self._open(self._doubtful())
             return
         self.close()
@@ -237,7 +243,8 @@ class Feed:
         """Apply events of the watch."""
         touched = Touched()
         table = self._shared.table
-        doubtful, own, held = self._doubtful(), self._keys.member(self._name), len(table.held)
+        doubtful = revision <= self._doubtful_to or self._doubtful()
+        own, held = self._keys.member(self._name), len(table.held)
         for event in events:
             self.events += 1
             if event.value is None:
@@ -261,6 +268,7 @@ class Feed:
 
     def lost_watch(self, reason: Ended, text: str) -> None:
         """The watch has ended."""
+        self._ended_in_doubt = self._doubtful()
         self._watch = self._receiver = None
         self._stop_hold()
         if reason is Ended.COMPACTED:
@@ -279,6 +287,7 @@ class Feed:
         if receiver is not None:
             receiver.stop()
         if watch is not None:
+            self._ended_in_doubt = self._doubtful()
             watch.cancel()
         self._stop_hold()
         self._fire(None)
@@ -396,24 +405,33 @@ class Feed:
             self._dropping.cancel()
 
     def _drop(self) -> None:
-        """Drop what is due, what is held of members that show no life, and at the end all of it, in steps."""
         self._hold_timer = None
-        table, now = self._shared.table, self._clock.seconds()
-        over = now >= self._hold_end
-        doubtful = (now < self._hold_look or self._doubtful()) and not over
-        alive = () if over or doubtful else self._alive()
-        names = [
-            name
-            for (name, _), due in table.held.items()
-            if due or over or not (doubtful or table.has_key(name) or name in alive)
-        ]
-        drops = (table.drop_held(each, over, lambda: self.revision) for each in dict.fromkeys(names))
-        self._dropping = self._turns.run(map(self._note, chain.from_iterable(drops)))
+        self._dropping = Deferred.fromCoroutine(self._drop_in_steps())
         self._dropping.addBoth(self._dropped)
+
+    async def _drop_in_steps(self) -> None:
+        """Drop what is due, at the end all, and before that what is held of members that show no life."""
+        over = self._clock.seconds() >= self._hold_end
+        await self._drop_held([name for (name, _), due in self._shared.table.held.items() if due or over], over)
+        if self._lifeless():
+            # The watch, which may have just been opened again, may still have to bring the return of one.
+            await self.reached((await self._etcd.range(self._keys.meta)).revision)
+            await self._drop_held(self._lifeless(), False)
+
+    def _lifeless(self) -> list[str]:
+        """Return the members that are held, have no key, and show no life, after the time of a doubt."""
+        if self._clock.seconds() < self._hold_look or self._doubtful():
+            return []
+        table, alive = self._shared.table, self._alive()
+        return [name for name, _ in table.held if not table.has_key(name) and name not in alive]
+
+    async def _drop_held(self, names: Iterable[str], over: bool) -> None:
+        drops = (self._shared.table.drop_held(each, over, lambda: self.revision) for each in dict.fromkeys(names))
+        await self._turns.run(map(self._note, chain.from_iterable(drops)))
 
     def _dropped(self, result: Failure | None) -> None:
         self._dropping = None
-        if result is not None:
+        if result is not None and not result.check(EtcdError):
             self._defect(result)
             return
         self._holding = bool(self._shared.table.held)

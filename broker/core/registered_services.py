@@ -186,7 +186,8 @@ _Place = tuple[str, str, str, str]
 
 
 class Restored:
-    """Table of restored services. Each stays until its provider returns or ``grace`` seconds have passed on ``clock``.
+    """Table of restored services. Each stays until its provider returns or ``grace`` seconds have passed on ``clock``;
+    in a cluster they count from the first reading of the other brokers' registrations (`record`, `read`).
 
     ``forget`` is called with the ids of remembered providers that are no longer needed in the store.
     """
@@ -210,7 +211,9 @@ class Restored:
         self._of: dict[int, dict[_Place, Service]] = {}
         """The same by provider."""
         self._recorded: set[int] = set()
-        """Providers that stay until `record` replaces them."""
+        """Providers of other brokers, which stay until `read`."""
+        self._unread = False
+        """True from `record` to `read`: there is no grace period."""
         self._back: dict[int, set[int]] = {}
         """Live providers that have returned, with the ids of their remembered counterparts."""
         self._answers: dict[_Key, tuple[Service, ...]] = {}
@@ -305,40 +308,51 @@ class Restored:
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
-        mine = self._providers.keys() - self._recorded
-        passing = {id for id in mine if not any(each.lasting for each in self._of.get(id, {}).values())}
-        if self._recorded:
-            self._discard(mine)
-        else:
-            for kept in (
-                self._providers,
-                self._services,
-                self._of,
-                self._back,
-                self._answers,
-                self._protocols,
-                self._entries,
-            ):
-                kept.clear()
+        passing = {id for id in self._providers if not any(each.lasting for each in self._of.get(id, {}).values())}
+        for kept in (
+            self._providers,
+            self._services,
+            self._of,
+            self._back,
+            self._answers,
+            self._protocols,
+            self._entries,
+        ):
+            kept.clear()
         if passing:
             self._forget(passing)
 
     def remember(self, provider: Provider) -> None:
         """Add a provider whose broker is gone. The grace period begins again, for all that are still remembered."""
         self._add(provider)
-        self._since = self._clock.seconds()
-        if self._timer is None:
-            self._timer = self._clock.callLater(self._grace, self.drop)
-        else:
-            self._timer.reset(self._grace)
+        self._begin()
 
     def record(self, providers: Iterable[Provider]) -> None:
-        """Add providers of other brokers, without a grace period, in place of those of the call before."""
-        before, self._recorded = self._recorded, set()
-        self._discard(before)
+        """Add providers of other brokers. All restored services stay until `read`: a provider that is remembered here
+        may be registered at another broker meanwhile."""
+        self.stop()
+        self._unread = True
         for provider in providers:
             self._recorded.add(provider.id)
             self._add(provider)
+
+    def read(self) -> None:
+        """The registrations of the other brokers have been read: remove what `record` has added, and begin the grace
+        period. Idempotent."""
+        if self._unread:
+            self._unread = False
+            before, self._recorded = self._recorded, set()
+            self._discard(before)
+            if self._providers:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Begin the grace period, again if it has begun before."""
+        self._since = self._clock.seconds()
+        if self._timer is not None:
+            self._timer.reset(self._grace)
+        elif not self._unread:
+            self._timer = self._clock.callLater(self._grace, self.drop)
 
     def _add(self, provider: Provider) -> None:
         self._providers[provider.id] = provider

@@ -338,16 +338,29 @@ def test_the_protocols_of_a_name_include_those_of_restored_services() -> None:
     assert list(broker.registry.protocols("bank", restored=True)) == ["udp"]
 
 
-def test_the_grace_period_of_own_providers_ends_beside_recorded_ones() -> None:
+def test_the_grace_period_begins_when_the_other_brokers_have_been_read() -> None:
     lasting = Service("bank", "h:2", 2, "tcp", lasting=True)
     broker = Broker(known(1, service(1, "h:1")), known(2, lasting), known(3, service(3, "h:3")))
     broker.restored.record([known(9, service(9, "h:3"))])
-    assert sorted(broker.old()) == ["h:1", "h:2", "h:3"]
-    broker.clock.advance(GRACE)
-    assert broker.old() == ["h:3"]
-    assert broker.forgotten == [{1, 3}], "they would be restored at each start"
-    broker.restored.record(())
+    broker.restored.remember(known(4, service(4, "h:4")))
+    broker.restored.last(GRACE / 2)
+    broker.clock.advance(2 * GRACE)
+    assert sorted(broker.old()) == ["h:1", "h:2", "h:3", "h:4"], "one of them may be at another broker"
+    broker.restored.read()
+    assert sorted(broker.old()) == ["h:1", "h:2", "h:4"]
+    broker.clock.advance(GRACE / 4)
+    broker.restored.read()
+    broker.clock.advance(GRACE / 4)
     assert broker.old() == []
+    assert broker.forgotten == [{1, 3, 4}], "they would be restored at each start"
+
+
+def test_nothing_is_left_to_wait_for_where_nothing_is_remembered() -> None:
+    broker = Broker()
+    broker.restored.record([known(9, service(9, "h:3"))])
+    broker.restored.read()
+    assert broker.old() == []
+    assert broker.clock.getDelayedCalls() == []
 
 
 def test_what_is_recorded_of_another_broker_is_not_remembered_as_own() -> None:

@@ -252,7 +252,12 @@ class IMirror(Interface):
         ignored."""
 
     def serve_recorded(registrations: Sequence[Registration]) -> None:
-        """Serve these registrations of other brokers as restored ones, in place of those of the call before."""
+        """Serve these registrations of other brokers as restored ones until `serve_read`. What this broker remembers
+        stays restored until then, too."""
+
+    def serve_read() -> None:
+        """The keys have been read: serve the registrations of other brokers as they are there. The grace period of
+        what this broker remembers begins."""
 
     def remembered() -> Sequence[Registration]:
         """Return the registrations of this broker from before its start that have not come back."""

@@ -336,6 +336,10 @@ class ClusterRegistry(Registry):
             services.setdefault(each.provider.id, []).append(each.service)
         self._restored.record([attrs.evolve(each, services=tuple(services[id])) for id, each in providers.items()])
 
+    def serve_read(self) -> None:
+        """See `IMirror`."""
+        self._restored.read()
+
     def own(self, key: Key) -> Registration | None:
         """See `IMirror`."""
         items = self._own.get(key)

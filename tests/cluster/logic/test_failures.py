@@ -28,6 +28,7 @@ from broker.core.model import Kind, Rights, Service
 from broker.core.turns import SHARE
 from tests.cluster.logic.members import Farm, KeptMemory, Member
 
+GRACE = 30.0
 MANY = 1_500
 """Services that take several turns of the reactor (`broker.cluster.key_table.PIECE`)."""
 
@@ -181,6 +182,33 @@ def test_a_start_without_etcd_serves_the_record_of_the_others(farm: Farm) -> Non
     farm.run(1.0)
     assert not any(each.restored for each in again.registry.find("bank", "tcp", True))
     assert again.degradations == ""
+
+
+def test_a_provider_that_moves_in_an_outage_from_a_broker_that_restarts_stays_found_there(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    old = a.register("bank", "h:1")
+    farm.until(lambda: b.found() == [old], "the registration at b")
+    kept = a.registry.providers()
+    killed(farm)
+    a.kill()
+    new = b.register("bank", "h:1")
+    again = farm.member("a", a.memory, kept, grace=GRACE)
+    # An outage of many grace periods: only the keys can say that the provider is at b.
+    farm.run(10 * GRACE)
+    assert [(each.provider, each.restored) for each in again.registry.find("bank", "tcp", True)] == [(old, True)]
+
+    restarted(farm)
+    seen: set[tuple[str, ...]] = set()
+
+    def back() -> bool:
+        seen.add(tuple(each.hostport for each in again.registry.find("bank", "tcp", True)))
+        return again.found() == [new]
+
+    farm.until(back, "the registration at b once more")
+    farm.run(2 * GRACE)
+    assert again.registry.find("bank", "tcp", True) == b.registry.find("bank", "tcp", True)
+    assert [each.provider for each in b.registry.find("bank", "tcp", True)] == [new]
+    assert seen == {("h:1",)}, "it was never missed"
 
 
 def test_the_record_has_standbys_and_large_changes_soon(farm: Farm) -> None:
@@ -489,6 +517,37 @@ def test_watches_that_end_one_after_the_other_do_not_prolong_what_is_held(
         for watch in list(a.client._watches):
             watch.fail("the connection was lost")
     assert a.found() == []
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_time_without_a_watch_does_not_end_what_is_held(farm: Farm, seen: bool) -> None:
+    """A lease ends in the doubt after an interruption, ``seen`` by the watch or while there is none. The watch is back
+    after the doubt, with the return of the member still to come."""
+    a, b = farm.joined("a", "b")
+    a.cluster.follow_links(list, list)
+    id = b.register()
+    farm.until(lambda: a.found() == [id], "the service")
+    a.client.disconnect()
+    farm.run(6.0)
+    b.client.disconnect()
+    a.client.connect()
+    farm.until(lambda: a.is_member, "the return of a")
+    if seen:
+        farm.until(lambda: farm.values("b") == ["a"], "the end of the lease of b", 12.0)
+        farm.run(1.0)
+    a.client.overloaded = True
+    for watch in list(a.client._watches):
+        watch.fail("the connection was lost")
+    farm.run(30.0)
+    assert farm.values("b") == ["a"]
+    assert a.cluster.counts()["cluster.lost-leases"] == 0
+    b.client.connect()
+    farm.until(lambda: farm.registrations() != {}, "the return of b")
+    a.client.overloaded = False
+    for _ in range(3_000):
+        assert a.found() == [id]
+        farm.run(0.01)
+    assert a.is_member
 
 
 def test_what_a_member_does_not_restore_is_gone_once_it_has_restored_the_rest(farm: Farm) -> None:

@@ -90,6 +90,8 @@ class FakeClient:
         self.chances = Chances()
         self.cut: set[int] = set()
         """Members that cannot be reached, silently; see `disconnect`."""
+        self.overloaded = False
+        """True while etcd answers renewals of leases only, as with a backlog of requests that are to be applied."""
         self._clock = clock
         self.rng = rng
         self._preferred = rng.randrange(MEMBERS)
@@ -220,6 +222,8 @@ class FakeClient:
         quorum: bool = True,
     ) -> Deferred[Any]:
         def checked(member: int) -> Any:
+            if quorum and self.overloaded:
+                raise Unavailable("etcdserver: too many requests")
             if quorum:
                 self._quorum(member)
             return effect(member)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Event
 from broker.cluster.layout import Keys
 from broker.cluster.member_sessions import State
@@ -234,7 +235,7 @@ class Invariants:
                     else:
                         seen.pop(mark, None)
                     continue
-                self._first.pop((node, mark), None)
+                last, _ = self._first.pop((node, mark), (0, 0.0))
                 if node in server.homes and not server.doubled:
                     raise Broken(f"{node.name} does not find {key} of its own server {server.number}")
                 recorded = node.registry.find(*key, True) if mark in seen and node.cluster._parts.record.serving else ()
@@ -242,6 +243,8 @@ class Invariants:
                     continue
                 if mark in seen:
                     standby = seen.pop(mark)
+                    if last in server.abandoned and not self._lasts(server, key, last):
+                        continue  # since the last check, it has come to a broker that cannot write it
                     # A broker whose watch is behind sees a withdrawal late, before the next offer.
                     withdrawn = self._withdrawn.get((server.number, key[0]), -RECOVERY)
                     behind = RECOVERY if node not in self._healthy() else SPREAD
@@ -418,6 +421,14 @@ class Invariants:
             for key, rows in view.items():
                 if rows != first[key]:
                     raise Broken(f"{name} and {history.nodes[0].name} differ in {key}: {_only(rows, first[key])}")
+        for node in history.nodes:
+            others = {(row[0], row[5]) for rows in views[node.name].values() for row in rows if row[4] != node.name}
+            _, record = node.disk.load_record() or (0.0, {})
+            keys = {name: layout.registration_of(name.encode()) for name in record}
+            recorded = [layout.registration(key, record[name].encode()) for name, key in keys.items()]
+            written = {(each.provider.id, each.service.hostport) for each in recorded}
+            if written != others:
+                raise Broken(f"the record of {node.name} lacks {others - written}, and has {written - others}")
         self._settled_etcd(views[history.nodes[0].name])
 
     def _view(self, node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
