@@ -302,13 +302,13 @@ class Table:
                     self._set_entry(key, entry, 0, touched)
             yield
 
-    def drop_held(self, name: str, over: bool, revision: Callable[[], int]) -> Iterator[Touched]:
-        """Remove what is held of a member, in steps. What is not due stays if the member has its key again, unless the
-        time of holding is ``over``. Yields what was removed."""
+    def drop_held(self, name: str, undue: Callable[[], bool], revision: Callable[[], int]) -> Iterator[Touched]:
+        """Remove what is held of a member, in steps: what is due, and the rest while ``undue`` returns True. Yields
+        what was removed."""
         for each, lease in list(self.held):
             for keys in chain(pieces(self.of(name)), ((),)) if each == name else ():
                 touched = Touched()
-                if (name, lease) not in self.held or not (over or self.held[name, lease] or not self.has_key(name)):
+                if (name, lease) not in self.held or not (self.held[name, lease] or undue()):
                     break
                 self._drop_keys(keys, name, lease, revision(), touched)
                 if not keys:

@@ -43,6 +43,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -412,11 +413,12 @@ class Feed:
     async def _drop_in_steps(self) -> None:
         """Drop what is due, at the end all, and before that what is held of members that show no life."""
         over = self._clock.seconds() >= self._hold_end
-        await self._drop_held([name for (name, _), due in self._shared.table.held.items() if due or over], over)
+        due = [name for (name, _), due in self._shared.table.held.items() if due or over]
+        await self._drop_held(due, lambda _: over)
         if self._lifeless():
             # The watch, which may have just been opened again, may still have to bring the return of one.
             await self.reached((await self._etcd.range(self._keys.meta)).revision)
-            await self._drop_held(self._lifeless(), False)
+            await self._drop_held(self._lifeless(), lambda name: not self._shared.table.has_key(name))
 
     def _lifeless(self) -> list[str]:
         """Return the members that are held, have no key, and show no life, after the time of a doubt."""
@@ -425,8 +427,9 @@ class Feed:
         table, alive = self._shared.table, self._alive()
         return [name for name, _ in table.held if not table.has_key(name) and name not in alive]
 
-    async def _drop_held(self, names: Iterable[str], over: bool) -> None:
-        drops = (self._shared.table.drop_held(each, over, lambda: self.revision) for each in dict.fromkeys(names))
+    async def _drop_held(self, names: Iterable[str], undue: Callable[[str], bool]) -> None:
+        table = self._shared.table
+        drops = (table.drop_held(each, partial(undue, each), lambda: self.revision) for each in dict.fromkeys(names))
         await self._turns.run(map(self._note, chain.from_iterable(drops)))
 
     def _dropped(self, result: Failure | None) -> None:

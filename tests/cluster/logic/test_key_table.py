@@ -41,7 +41,7 @@ def scanned(of: Table, name: str) -> set[Key]:
 
 def drop(of: Table, name: str, over: bool = False) -> int:
     """Drop what is held of a member. Returns the number of steps."""
-    return len(list(of.drop_held(name, over, lambda: 99)))
+    return len(list(of.drop_held(name, lambda: over or not of.has_key(name), lambda: 99)))
 
 
 changes = st.tuples(
@@ -137,6 +137,22 @@ def test_a_member_with_another_lease_is_touched_with_the_keys_that_it_has_now() 
     assert (touched.leases, made.of("b")) == ({"b": 6}, (first,))
 
 
+def test_a_lease_that_ends_after_the_return_of_its_member_is_not_due_with_the_one_before() -> None:
+    made = table()
+    change(made, 2, "put", False, "b", REGISTRATIONS[0])
+    made.delete(KEYS.member("b"), 3, Touched(), hold=True)
+    # It is back under another lease, restores one of its registrations, and is gone again before anything was dropped.
+    restored = layout.encode(MemberValue("i", restored=True))
+    made.put(KeyValue(KEYS.member("b"), restored, 4, 4, 18), Touched())
+    again = RegistrationValue("b", 2, ServiceValue("bank", "h:2"), "server")
+    made.put(KeyValue(KEYS.registration(REGISTRATIONS[1]), layout.encode(again), 5, 5, 18), Touched())
+    made.delete(KEYS.member("b"), 6, Touched(), hold=True)
+    assert list(made.held.values()) == [True, False]
+    list(made.drop_held("b", bool, lambda: 6))
+    assert [made.valid(key) is not None for key in REGISTRATIONS[:2]] == [False, True]
+    assert list(made.held.values()) == [False]
+
+
 @pytest.mark.parametrize("restored", [True, False], ids=["restored", "ended"])
 def test_what_a_member_with_many_registrations_had_is_dropped_in_steps(
     restored: bool, monkeypatch: pytest.MonkeyPatch
@@ -151,12 +167,12 @@ def test_what_a_member_with_many_registrations_had_is_dropped_in_steps(
     touched = Touched()
     made.put(came, touched)
     if not restored:
-        assert list(made.drop_held("b", False, lambda: 101)) == []
+        assert list(made.drop_held("b", bool, lambda: 101)) == []
         made.delete(KEYS.member("b"), 101, touched)
     # Nothing is dropped at once; from then on, a piece in each step.
     assert touched.due
     assert not touched.registrations
-    for left, step in zip([*range(85, 0, -10), 0, 0], made.drop_held("b", False, lambda: 102), strict=True):
+    for left, step in zip([*range(85, 0, -10), 0, 0], made.drop_held("b", bool, lambda: 102), strict=True):
         assert len(step.registrations) <= 10
         assert sum(made.valid(key) is not None for key in keys) == left
     assert not made.held

@@ -100,7 +100,7 @@ class History:
         self.etcd = FakeEtcd(self.clock, random.Random(f"{seed}/etcd"), self.trace)
         self.nodes = [self._node(number) for number in range(rng.choice((2, 3, 3, 4)))]
         for node in self.nodes:
-            node.alive = lambda: [each.name for each in self.nodes if each.running and not each.paused]
+            node.alive = lambda: [each.name for each in self.nodes if each.alive_at_links]
         self.servers: list[Server] = []
         self.calm = True
         """False while faults are under way."""

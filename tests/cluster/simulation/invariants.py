@@ -322,6 +322,8 @@ class Invariants:
                 continue
             if now - self._witnessed.get((at.name, node.name), -RECOVERY) < RECOVERY:
                 return False
+            if not node.alive_at_links:
+                return False
             if server.former and server.since > ended:
                 return False  # another session has replaced the held entry, and has ended
             leased = self._leased.get((at.name, node.name), 0)

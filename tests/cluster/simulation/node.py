@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from broker.cluster import watch_feed
 from broker.cluster.cluster import Cluster
+from broker.cluster.links.link_messages import ALIVE
 from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core import turns
@@ -134,6 +135,11 @@ class Node:
     def paused(self) -> bool:
         """True while the process stands still."""
         return self.running and self.clock.paused
+
+    @property
+    def alive_at_links(self) -> bool:
+        """True while the links show its life, or have shown it a moment ago."""
+        return self.running and not (self.paused and self._timeline.now - self.clock.paused_at > ALIVE)
 
     @property
     def is_member(self) -> bool:

@@ -64,6 +64,8 @@ class SimulatedClock:
         self.offset = offset
         self._creep = creep
         self.paused = False
+        self.paused_at = 0.0
+        """Time of the timeline at which the last pause began."""
         self.ended = False
         self._late: list[Call] = []
 
@@ -84,7 +86,7 @@ class SimulatedClock:
 
     def pause(self) -> None:
         """Make no calls."""
-        self.paused = True
+        self.paused, self.paused_at = True, self._timeline.now
 
     def resume(self) -> None:
         """Make the calls that are late, in their order, and go on."""
