@@ -23,7 +23,7 @@ The file is longer than others: the steps between the states call all parts of a
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -49,7 +49,7 @@ from broker.cluster.record import Record
 from broker.cluster.registrations import Registrations
 from broker.cluster.settings import DENIED_RETRY, SESSION_RETRY, SESSION_STABLE, SILENCE, ClusterFailed, Environment
 from broker.cluster.watch_feed import Feed, Reopening, WatchHeartbeat
-from broker.core.cluster.cluster_interfaces import Registration
+from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.rates import LogLimit
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.
@@ -155,7 +155,7 @@ class Parts:
             settings.load_interval,
             self.lease,
             lambda: self.members.here.draining,
-            self.mirror.apply_soon,
+            self._show,
         )
         self.loads = OwnLoads(
             shared, registry, clock, self.publisher, keys, name, settings.load_interval, self.lease, self._is_mirrored
@@ -199,6 +199,10 @@ class Parts:
         self.publisher.resume(self.membership.lease, self.membership.revision)
         await self.publisher.idle()
         self.publisher.pause()
+
+    def _show(self, keys: Iterable[Key]) -> None:
+        self.mirror.apply_soon(keys)
+        self.record.note(keys)
 
     def lease(self) -> int:
         """Return the present lease, 0 without one."""

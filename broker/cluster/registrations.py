@@ -173,9 +173,9 @@ class Own:
 class Registrations:
     """Own registrations of the member ``name`` in ``registry``, an `IMirror`; `OwnRegistrations`.
 
-    ``lease`` returns the present lease, ``draining`` whether this member drains. ``show`` brings the registry to the
-    present state of keys, soon. ``seconds`` is the TTL, ``interval`` are the least seconds between two writes for
-    another reason of a service that fails already.
+    ``lease`` returns the present lease, ``draining`` whether this member drains. ``show`` brings the registry and the
+    record to the present state of keys, soon. ``seconds`` is the TTL, ``interval`` are the least seconds between two
+    writes for another reason of a service that fails already.
     """
 
     def __init__(
@@ -431,7 +431,8 @@ class Registrations:
         elif own.state in (State.VACANT, State.ENDED):
             self._mark(key)
         self._check_standby(key)
-        if {before, own.state} & {State.SUPERSEDED, State.DEPARTED}:
+        behind = own.state is State.ENDED and key in self._shared.table.standbys
+        if behind or {before, own.state} & {State.SUPERSEDED, State.DEPARTED}:
             self._show((key,))
         return own.state
 

@@ -231,6 +231,24 @@ def test_the_record_has_standbys_and_large_changes_soon(farm: Farm) -> None:
     assert [each.provider for each in again.registry.find("bank", "tcp", True)] == ids
 
 
+def test_the_record_has_the_standby_of_a_session_that_ends_in_an_outage(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    first = b.register()
+    farm.until(lambda: a.found() == [first], "the first session")
+    second = a.register()
+    farm.until(lambda: b.found() == [second] and farm.values("t"), "the second one, and the standby")
+    farm.run(1.0)
+    a.client.disconnect()
+    a.registry.leave(second)
+    assert a.found() == [first]
+    farm.run(1.0)
+    a.kill()
+    again = farm.member("a", a.memory)
+    again.client.disconnect()
+    farm.until(lambda: again.started, "the start")
+    assert [each.provider for each in again.registry.find("bank", "tcp", True)] == [first]
+
+
 @pytest.mark.parametrize("back", [True, False])
 @pytest.mark.parametrize("away", [3.0, 65.0])
 def test_the_record_is_held_until_the_others_are_back(farm: Farm, back: bool, away: float) -> None:
