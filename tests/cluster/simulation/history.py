@@ -470,6 +470,10 @@ class History:
 
         def caught_up(_: object) -> None:
             found = [str(each.provider) for each in node.registry.find(*key) if each.hostport == server.hostport]
+            table = node.cluster._parts.shared.table
+            entry = table.entries.get(server.key(key))
+            if entry is not None and table.is_held(entry) and [str(entry.provider)] == found:
+                return  # a registration that ended before its holder's lease did is held, too
             self.clients.finds.append(Found(node.name, str(server.key(key)), begun, self.timeline.now, found))
 
         node.cluster.caught_up().addCallbacks(caught_up, _refused)
