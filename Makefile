@@ -25,7 +25,7 @@ help:
 	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make mutants  random mutants of the files changed since SINCE ($(SINCE)); survivors in dist/mutants.md'
-	@echo 'make nightly  fuzzing, rounds of a cluster with faults, a soak and mutants, for hours (PARTS="soak"); results in nightly'
+	@echo 'make nightly  fuzzing, simulated and real clusters with faults, a soak and mutants, for hours (PARTS="soak"); results in nightly'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
 	@echo 'make uninstall  removes it again, but for configuration, state and user'
 	@echo 'make docs   builds the pages as a site into dist/site, which needs no network'
