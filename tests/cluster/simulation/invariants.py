@@ -243,8 +243,10 @@ class Invariants:
                     continue
                 if mark in seen:
                     standby = seen.pop(mark)
-                    if last in server.abandoned and not self._lasts(server, key, last):
-                        continue  # since the last check, it has come to a broker that cannot write it
+                    unread = node.cluster._parts.feed.revision < self._history.etcd.revision
+                    if last in server.abandoned and (unread or not self._lasts(server, key, last)):
+                        # It has come to a broker that could not write it by the revision that this one has read.
+                        continue
                     if self._is_between(node, server.key(key)):
                         continue
                     # A broker whose watch is behind sees a withdrawal late, before the next offer.
