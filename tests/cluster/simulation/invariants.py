@@ -329,12 +329,12 @@ class Invariants:
         if not server.homes or now - server.brief < GAP or now - self._meddled < RECOVERY:
             return False
         for node in server.homes:
+            if not node.alive_at_links:
+                return False
             ended = self._ended.get(node.name)
             if ended is None or now - ended >= HELD:
                 continue
             if now - self._witnessed.get((at.name, node.name), -RECOVERY) < RECOVERY:
-                return False
-            if not node.alive_at_links:
                 return False
             if server.former and server.since > ended:
                 return False  # another session has replaced the held entry, and has ended
