@@ -185,6 +185,11 @@ class Table:
         entry = self.entries.get(key)
         return entry if entry is not None and self.is_valid(entry) else None
 
+    def other(self, key: Key, but: str) -> Entry | None:
+        """Return the entry of a registration if it counts and is that of another member than ``but``."""
+        entry = self.valid(key)
+        return None if entry is None or entry.broker == but else entry
+
     def standby(self, key: Key, but: str) -> Entry | None:
         """Return the valid standby of the first member by name, apart from one member."""
         standbys = self.standbys.get(key)

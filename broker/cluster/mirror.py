@@ -141,8 +141,8 @@ class Mirror:
     def _other(self, key: Key, own: Own) -> Registration | None:
         """Return what is found at a key unless an own registration counts."""
         table = self._shared.table
-        entry = table.valid(key)
-        if entry is None or entry.broker == self._name:
+        entry = table.other(key, self._name)
+        if entry is None:
             departed = own.departed(key)
             if departed is not None:
                 return departed

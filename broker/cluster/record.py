@@ -137,10 +137,10 @@ class Record:
 
     def _value(self, key: Key) -> str | None:
         """Return what is found of another member at a key."""
-        entry = self._shared.table.valid(key)
-        if entry is None or entry.broker == self._name:
-            # Our value may be that of a session that has ended, or of the run before.
-            entry = None if self._registry.own(key) else self._shared.table.standby(key, self._name)
+        entry = self._shared.table.other(key, self._name)
+        if entry is None and self._registry.own(key) is None:
+            # Also behind our value: it may be that of a session that has ended, or of the run before.
+            entry = self._shared.table.standby(key, self._name)
         if entry is None:
             return None
         return layout.registration_value(entry.registration, entry.broker).decode()

@@ -222,9 +222,9 @@ class FakeClient:
         quorum: bool = True,
     ) -> Deferred[Any]:
         def checked(member: int) -> Any:
-            if quorum and self.overloaded:
-                raise Unavailable("etcdserver: too many requests")
             if quorum:
+                if self.overloaded:
+                    raise Unavailable("etcdserver: too many requests")
                 self._quorum(member)
             return effect(member)
 

@@ -259,7 +259,8 @@ class Invariants:
         """Return True if a broker reads its own value of a session that has ended meanwhile, while the holder before
         has not written its standby yet: it restores the key a round trip after that value is deleted."""
         parts = node.cluster._parts
-        table, entry = parts.shared.table, parts.shared.table.entries.get(key)
+        table = parts.shared.table
+        entry = table.entries.get(key)
         ended = entry is not None and entry.broker == node.name and parts.own.state(key) is registrations.State.ENDED
         return ended and table.standby(key, node.name) is None
 
