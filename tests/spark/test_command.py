@@ -46,7 +46,7 @@ def test_a_wrong_policy_is_said_before_java_is_looked_for(tmp_path: Path, capsys
     policy = tmp_path / "plan.toml"
     policy.write_text("[[policy]]\ntarget = 2\n")
     assert main(["run", "--journal", str(tmp_path), "--out", str(tmp_path / "out"), "--policy", str(policy)]) == 1
-    reason = "target must be a number above 0 and at most 1, not 2"
+    reason = "[[policy]] target: Expected `float` <= 1.0"
     assert capsys.readouterr().err == f"capacity: {policy}, line 2: {reason}\n"
 
 

@@ -30,6 +30,7 @@ from math import isfinite
 from typing import Any
 
 import attrs
+import msgspec
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame
@@ -134,7 +135,7 @@ class Options:
         """Return the policy of a service."""
         policy = self.assumed.of(service)
         target = policy.target if self.target is None else self.target
-        return attrs.evolve(policy, target=target, cost=policy.cost if self.cost is None else self.cost)
+        return msgspec.structs.replace(policy, target=target, cost=policy.cost if self.cost is None else self.cost)
 
 
 PLAIN = Options()
@@ -178,7 +179,7 @@ def plan_service(
     first = steps[0]
     service = first["service"]
     headroom = first["headroom"]
-    policy = attrs.evolve(options.policy(service), headroom=headroom)
+    policy = msgspec.structs.replace(options.policy(service), headroom=headroom)
     last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)

@@ -10,15 +10,16 @@ answer.
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import attrs
+import msgspec
+from msgspec import Meta
 
 from spark.capacity.tables.time_windows import utc
 
@@ -29,13 +30,18 @@ bursts, and for load that is unevenly spread over the providers."""
 MOST_PROVIDERS = 1_000_000
 """A larger number in a policy is a mistake."""
 
+FINITE = sys.float_info.max
+
+Pattern = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0, le=MOST_PROVIDERS)]
+Factor = Annotated[float, Meta(ge=0, le=FINITE)]
+
 
 class PolicyError(Exception):
     """A policy file cannot be used; the message has the file, the line, the key and the reason."""
 
 
-@attrs.frozen
-class Policy:
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The providers that are wanted for services whose names match a pattern.
 
     - ``headroom``: factor of the bound over the highest peak of eight weeks; None is the rule of `peak_bound`.
@@ -45,33 +51,51 @@ class Policy:
     - ``cost``: of a provider, in any unit.
     """
 
-    services: str = "*"
-    headroom: float | None = None
-    target: float = TARGET
-    spares: int = 0
-    n_plus: int = 1
-    least: int = 1
-    most: int | None = None
-    cost: float | None = None
+    services: Pattern = "*"
+    headroom: Annotated[float, Meta(ge=1, le=FINITE)] | None = None
+    target: Annotated[float, Meta(gt=0, le=1)] = TARGET
+    spares: Count = 0
+    n_plus: Count = 1
+    least: Count = msgspec.field(default=1, name="min")
+    most: Count | None = msgspec.field(default=None, name="max")
+    cost: Factor | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.least > self.most:
+            raise ValueError("`max` must not be less than min")
 
 
-@attrs.frozen
-class Event:
-    """A known event: from ``begin`` until ``end`` the demand of the services that match is ``factor`` fold."""
-
-    begin: datetime
-    end: datetime
-    factor: float
-    services: str = "*"
-
-
-@attrs.frozen
-class Exclusion:
+class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A time whose hours are no peaks of the services that match."""
 
-    begin: datetime
-    end: datetime
-    services: str = "*"
+    begin: datetime = msgspec.field(name="from")
+    end: datetime = msgspec.field(name="to")
+    services: Pattern = "*"
+
+    def __post_init__(self) -> None:
+        for name in ("begin", "end"):
+            msgspec.structs.force_setattr(self, name, utc(getattr(self, name)))
+        if self.begin >= self.end:
+            raise ValueError("`to` must be after from")
+
+    def holds(self, service: str, hour: datetime) -> bool:
+        """Return True for an hour of a service that matches; an hour without a zone is one of UTC."""
+        return fnmatchcase(service, self.services) and self.begin <= utc(hour) < self.end
+
+
+class Event(Exclusion, frozen=True, kw_only=True):
+    """A known event: meanwhile the demand of the services that match is ``factor`` fold."""
+
+    factor: Factor
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a policy file may have, by its keys."""
+
+    policy: tuple[Policy, ...] = ()
+    event: tuple[Event, ...] = ()
+    exclude: tuple[Exclusion, ...] = ()
+    growth: Annotated[float, Meta(gt=0, le=FINITE)] = 1.0
 
 
 @attrs.frozen
@@ -92,17 +116,12 @@ class Assumptions:
         return next((one for one in self.policies if fnmatchcase(service, one.services)), DEFAULT)
 
     def factor(self, service: str, hour: datetime) -> float:
-        """Return the factor of the demand in an hour, by growth and events; an hour without a zone is one of UTC."""
-        mine = [
-            event.factor
-            for event in self.events
-            if fnmatchcase(service, event.services) and event.begin <= utc(hour) < event.end
-        ]
-        return self.growth * max(mine, default=1.0)
+        """Return the factor of the demand in an hour, by growth and events."""
+        return self.growth * max((event.factor for event in self.events if event.holds(service, hour)), default=1.0)
 
     def excluded(self, service: str, hour: datetime) -> bool:
-        """Return True if an hour of a service is no peak of it; an hour without a zone is one of UTC."""
-        return any(fnmatchcase(service, one.services) and one.begin <= utc(hour) < one.end for one in self.exclusions)
+        """Return True if an hour of a service is no peak of it."""
+        return any(one.holds(service, hour) for one in self.exclusions)
 
     def need_services(self, known: Iterable[str]) -> None:
         """Raise `PolicyError` for the first pattern that matches none of the services."""
@@ -119,126 +138,48 @@ def read_assumptions(path: Path) -> Assumptions:
     """Read a policy file. Raises `PolicyError`."""
     try:
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
+        read = msgspec.toml.decode(text, type=_Document)
     except (OSError, UnicodeError) as error:
         raise PolicyError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except msgspec.ValidationError as error:
+        raise PolicyError(_placed(path, text, str(error))) from error
+    except msgspec.DecodeError as error:
         raise PolicyError(f"{path} is no TOML: {error}") from error
-    return _Reader(path, text).assumptions(document, text)
+    tables: dict[str, Sequence[Policy | Exclusion]] = {
+        "policy": read.policy,
+        "event": read.event,
+        "exclude": read.exclude,
+    }
+    named = [
+        (one.services, _place(path, text, table, number, "services"))
+        for table, ones in tables.items()
+        for number, one in enumerate(ones)
+        if one.services != "*"
+    ]
+    return Assumptions(read.policy, read.event, read.exclude, read.growth, tuple(named), text)
 
 
-Rule = tuple[Callable[[Any], bool], str]
-"""A condition on a value, and the same in words."""
+def _placed(path: Path, text: str, fault: str) -> str:
+    """Return a message of msgspec behind the file, the line and the key that it is about."""
+    told, _, at = fault.partition(" - at `$.")
+    names = re.findall(r"\w+", at)
+    if len(names) != 1:  # a key at the top; else "policy", "0" and a key, which the message may have in its stead
+        names = [*names, *re.findall(r"`(\w+)`", told)][:3]
+    table, number, key = names if len(names) == 3 else ("", "0", names[0])
+    told = told.replace("`array`, got `object`", "a table with two brackets")
+    return f"{_place(path, text, table, int(number), key)}: {f'[[{table}]] {key}' if table else key}: {told}"
 
 
-def _number(holds: Callable[[float], bool]) -> Callable[[Any], bool]:
-    """Return a test of finite numbers; True and False are none."""
-
-    def test(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and holds(value)
-
-    return test
-
-
-_PATTERN: Rule = (lambda value: isinstance(value, str) and bool(value), "a pattern of service names, as text")
-_MOMENT: Rule = (lambda value: isinstance(value, datetime), "a date with a time, such as 2026-12-24T18:00:00Z")
-_COUNT: Rule = (
-    _number(lambda value: isinstance(value, int) and 0 <= value <= MOST_PROVIDERS),
-    f"a whole number from 0 to {MOST_PROVIDERS}",
-)
-_FACTOR: Rule = (_number(lambda value: value >= 0), "a number of 0 or more")
-
-POLICY: Mapping[str, Rule] = {
-    "services": _PATTERN,
-    "headroom": (_number(lambda value: value >= 1), "a number of 1 or more"),
-    "target": (_number(lambda value: 0 < value <= 1), "a number above 0 and at most 1"),
-    "spares": _COUNT,
-    "n_plus": _COUNT,
-    "min": _COUNT,
-    "max": _COUNT,
-    "cost": _FACTOR,
-}
-EXCLUDE: Mapping[str, Rule] = {"services": _PATTERN, "from": _MOMENT, "to": _MOMENT}
-EVENT: Mapping[str, Rule] = {**EXCLUDE, "factor": _FACTOR}
-TOP = {"growth": (_number(lambda value: value > 0), "a number above 0")}
-
-NAMES = {"min": "least", "max": "most", "from": "begin", "to": "end"}
-"""Members of the values, where they differ from the keys: some of these are words of Python."""
-
-
-def _wrong(key: str, rule: Rule, value: Any) -> str:
-    """Return the message for a value that breaks the rule of its key, in the notation of TOML."""
-    shown = str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, str) else str(value)
-    return f"{key} must be {rule[1]}, not {shown}"[:300]
-
-
-class _Reader:
-    """Checks a document, and finds the lines of its keys."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self._path = path
-        self._lines = text.splitlines()
-
-    def assumptions(self, document: Mapping[str, Any], text: str) -> Assumptions:
-        tables = {"policy": POLICY, "event": EVENT, "exclude": EXCLUDE}
-        for key, value in document.items():
-            if key in tables:
-                if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-                    raise self._error(key, -1, "", f"[[{key}]] must be a table with two brackets")
-            elif key not in TOP:
-                known = ", ".join(["growth", *(f"[[{name}]]" for name in tables)])
-                raise self._error("", -1, key, f"there is no key {key}: known are {known}")
-            elif not TOP[key][0](value):
-                raise self._error("", -1, key, _wrong(key, TOP[key], value))
-        checked = {
-            table: [self._checked(table, number, one, rules) for number, one in enumerate(document.get(table, ()))]
-            for table, rules in tables.items()
-        }
-        named = [
-            (one["services"], self._place(table, number, "services"))
-            for table, ones in checked.items()
-            for number, one in enumerate(ones)
-            if one.get("services", "*") != "*"
-        ]
-        return Assumptions(
-            tuple(Policy(**one) for one in checked["policy"]),
-            tuple(Event(**one) for one in checked["event"]),
-            tuple(Exclusion(**one) for one in checked["exclude"]),
-            float(document.get("growth", 1.0)),
-            tuple(named),
-            text,
-        )
-
-    def _checked(self, table: str, number: int, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
-        for key, value in given.items():
-            if key not in rules:
-                raise self._error(table, number, key, f"[[{table}]] has no key {key}: known are {', '.join(rules)}")
-            if not rules[key][0](value):
-                raise self._error(table, number, key, _wrong(key, rules[key], value))
-        for key in ("from", "to", "factor"):
-            if key in rules and key not in given:
-                raise self._error(table, number, "", f"[[{table}]] needs the key {key}")
-        values = {key: utc(value) if isinstance(value, datetime) else value for key, value in given.items()}
-        made = {NAMES.get(key, key): value for key, value in values.items()}
-        if "begin" in made and made["begin"] >= made["end"]:
-            raise self._error(table, number, "to", f"[[{table}]] ends before it begins")
-        if made.get("most") is not None and made.get("least", 1) > made["most"]:
-            raise self._error(table, number, "max", "max is less than min")
-        return made
-
-    def _error(self, table: str, number: int, key: str, text: str) -> PolicyError:
-        return PolicyError(f"{self._place(table, number, key)}: {text}")
-
-    def _place(self, table: str, number: int, key: str) -> str:
-        """Return the file and the line of a key in the table of that number, or of the table's head."""
-        head_of = re.compile(rf"\s*\[+\s*{table}\s*\]+") if table else re.compile(r"(?!)")
-        heads = [at for at, line in enumerate(self._lines) if head_of.match(line)]
-        head = heads[number] if 0 <= number < len(heads) else (heads[0] if heads else None)
-        if key:
-            begin = 0 if head is None else head + 1
-            for at in range(begin, len(self._lines)):
-                if head is not None and self._lines[at].lstrip().startswith("["):
-                    break
-                if re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", self._lines[at]):
-                    return f"{self._path}, line {at + 1}"
-        return f"{self._path}" if head is None else f"{self._path}, line {head + 1}"
+def _place(path: Path, text: str, table: str, number: int, key: str) -> str:
+    """Return the file and the line of a key in the table of that number, or of the head of that table."""
+    lines = list(enumerate(text.splitlines(), 1))
+    head = 0
+    if table:
+        heads = [at for at, line in lines if re.match(rf"\s*\[+\s*{table}\s*\]", line)]
+        head = heads[number] if number < len(heads) else 0
+    for at, line in lines[head:]:
+        if re.match(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[=\]]""", line):
+            return f"{path}, line {at}"
+        if head and line.lstrip().startswith("["):
+            break
+    return f"{path}, line {head}" if head else str(path)

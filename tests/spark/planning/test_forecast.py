@@ -18,7 +18,7 @@ DAYS = 10
 
 ASSUMED = Assumptions(
     growth=1.5,
-    events=(Event(hour(DAYS * 24 + 1), hour(DAYS * 24 + 3), 2.0, "steady"),),
+    events=(Event(hour(DAYS * 24 + 1), hour(DAYS * 24 + 3), "steady", factor=2.0),),
     exclusions=(Exclusion(hour(DAYS * 24 - 12), hour(DAYS * 24 - 10), "incident"),),
 )
 

@@ -54,7 +54,7 @@ def test_a_file_has_policies_events_and_exclusions(tmp_path):
     assert told.policies == (chat, Policy(target=0.9))
     assert (told.of("chat-1"), told.of("auth"), Assumptions().of("auth")) == (chat, Policy(target=0.9), DEFAULT)
     until = datetime(2026, 12, 25, tzinfo=UTC)
-    assert told.events == (Event(datetime(2026, 12, 24, 18, tzinfo=UTC), until, 2, "chat-*"),)
+    assert told.events == (Event(datetime(2026, 12, 24, 18, tzinfo=UTC), until, "chat-*", factor=2),)
     begin, end = datetime(2026, 11, 3, 9, tzinfo=UTC), datetime(2026, 11, 3, 12, tzinfo=UTC)
     assert told.exclusions == (Exclusion(begin, end),)
     assert told.growth == 1.1
@@ -72,25 +72,32 @@ def test_a_pattern_without_a_service_is_an_error_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("growth = 0\n", r"line 1: growth must be a number above 0, not 0$"),
-        ("\ngrwth = 1\n", r"line 2: there is no key grwth: known are growth, \[\[policy\]\]"),
-        ("[policy]\ntarget = 0.8\n", r"\[\[policy\]\] must be a table with two brackets"),
+        ("growth = 0\n", r"line 1: growth: Expected `float` > 0.0$"),
+        ("growth = inf\n", r"line 1: growth: Expected `float` <= "),
+        ("\ngrwth = 1\n", r"line 2: grwth: Object contains unknown field `grwth`$"),
+        ("[policy]\ntarget = 0.8\n", r"line 1: policy: Expected a table with two brackets$"),
+        ("policy = [1]\n", r"plan\.toml.*Expected `object`, got `int`$"),
         (
             "[[policy]]\ntarget = 0.8\n[[policy]]\n\ntarget = 1.5\n",
-            "line 5: target must be a number above 0 and at most 1, not 1.5",
+            r"line 5: \[\[policy\]\] target: Expected `float` <= 1.0$",
         ),
-        ("[[policy]]\nhead_room = 1\n", r"line 2: \[\[policy\]\] has no key head_room: known are services, headroom"),
-        ("[[policy]]\nspares = true\n", "line 2: spares must be a whole number from 0 to 1000000, not true"),
-        ("[[policy]]\nheadroom = nan\n", "line 2: headroom must be a number of 1 or more, not nan"),
-        ("[[policy]]\nmin = 5\nmax = 4\n", "line 3: max is less than min"),
+        (
+            "[[policy]]\nhead_room = 1\n",
+            r"line 2: \[\[policy\]\] head_room: Object contains unknown field `head_room`$",
+        ),
+        ("[[policy]]\nspares = true\n", r"line 2: \[\[policy\]\] spares: Expected `int`, got `bool`$"),
+        ("[[policy]]\nspares = -1\n", r"line 2: \[\[policy\]\] spares: Expected `int` >= 0$"),
+        ("[[policy]]\nheadroom = nan\n", r"line 2: \[\[policy\]\] headroom: Expected `float` >= 1.0$"),
+        ("[[policy]]\nmin = 5\nmax = 4\n", r"line 3: \[\[policy\]\] max: `max` must not be less than min$"),
+        ("[[policy]]\nservices = ''\n", r"line 2: \[\[policy\]\] services: Expected `str` of length >= 1$"),
         (
             "[[event]]\nfrom = 2026-01-01T00:00:00Z\nto = 2026-01-02T00:00:00Z\n",
-            r"line 1: \[\[event\]\] needs the key factor",
+            r"line 1: \[\[event\]\] factor: Object missing required field `factor`$",
         ),
-        ("[[exclude]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-02T00:00:00Z\n", "line 3: .* ends before it begins"),
+        ("[[exclude]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-02T00:00:00Z\n", "line 3: .* must be after from"),
         (
             "[[exclude]]\nfrom = 2026-01-02\nto = 2026-01-03\n",
-            "line 2: from must be a date with a time, such as 2026-12-24T18:00:00Z, not 2026-01-02",
+            r"line 2: \[\[exclude\]\] from: Expected `datetime`, got `date`$",
         ),
         ("growth = \n", r"plan\.toml is no TOML: .*line 1"),
     ],
