@@ -165,7 +165,16 @@ class Parts:
         )
         self.ids = Ids(etcd, clock, rng, keys, name_key, kept.saved, kept.ids, self._known_ids)
         self.prefetch = IdPrefetch(self.ids, self.lease, session.going)
-        self.claims = Claims(shared, etcd, keys, name, self._member_lease, lambda: session.interrupt(LEASE_ENDED))
+        self.claims = Claims(
+            shared,
+            etcd,
+            keys,
+            name,
+            self._member_lease,
+            lambda: session.interrupt(LEASE_ENDED),
+            lambda revision: self.feed.reached(revision),
+            lambda: self.feed.revision,
+        )
         self.record = Record(shared, registry, clock, turns, name, environment.memory)
         self.feed = Feed(
             shared,

@@ -3,15 +3,21 @@
 Rules:
 - A claim is a key that is created if absent, under the lease of the owner; a lasting one has no lease.
 - Claims follow the store: where the brokers share one, a lasting claim is replaced if its owner is no member.
-- The present owner is the one in etcd, as far as it has been read: the watch reports each change of it.
+- The present owner is the one in etcd, as far as it has been read: the watch reports each change of it. An answer of
+  etcd counts once the watch has reached its revision, and at once only while there is no watch. So neither of them
+  undoes what the other has brought.
+- Claims and releases of one queue are made one after the other: a claim never finds the key that a release deletes.
 - When the lease of this member has ended, its claims with a lease are gone at once, without an answer of etcd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -27,6 +33,8 @@ from broker.core.interfaces import IWait
 
 MTL = "mtl"
 """Title of the listener whose endpoint readers and writers of queues use."""
+
+T = TypeVar("T")
 
 Changed = Callable[[str, str, QueueClaim | None], None]
 
@@ -45,7 +53,8 @@ class Subscription:
 
 class Claims:
     """Owners of durable queues, for the member ``name``. ``lease`` returns its present lease, 0 while it has none;
-    ``fenced`` is called if the member's key is not under that lease."""
+    ``fenced`` is called if the member's key is not under that lease. ``reached`` fires when the watch has brought a
+    revision or has ended, and ``read`` returns the last revision that was read."""
 
     log = Logger()
 
@@ -57,6 +66,8 @@ class Claims:
         name: str,
         lease: Callable[[], int],
         fenced: Callable[[], None],
+        reached: Callable[[int], Deferred[None]],
+        read: Callable[[], int],
     ) -> None:
         self._shared = shared
         self._etcd = etcd
@@ -64,6 +75,10 @@ class Claims:
         self._name = name
         self._lease = lease
         self._fenced = fenced
+        self._reached = reached
+        self._read = read
+        # A lock is there as long as it is in use.
+        self._locks: WeakValueDictionary[tuple[str, str], DeferredLock] = WeakValueDictionary()
         self._known: dict[tuple[str, str], tuple[str, bool]] = {}
         """Owners as they were last reported, and whether their claims are lasting."""
         self._callbacks: dict[Subscription, object] = {}
@@ -73,10 +88,9 @@ class Claims:
 
     def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         """See `IQueueOwners.claim`."""
-        if not self._lease():
-            return fail(Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown: etcd cannot be reached"))
         self._under_way += 1
-        return Deferred.fromCoroutine(self._claim(space, name, lasting, shared)).addBoth(self._answered)
+        made = self._in_order((space, name), partial(self._claim, space, name, lasting, shared))
+        return made.addBoth(self._answered)
 
     def settled(self) -> Deferred[None]:
         """Fires when no claim is under way."""
@@ -96,10 +110,7 @@ class Claims:
 
     def release(self, space: str, name: str) -> Deferred[None]:
         """See `IQueueOwners.release`."""
-        owner, lasting = self._known.get((space, name), ("", False))
-        if not self._lease() or owner != self._name:
-            return succeed(None)
-        return Deferred.fromCoroutine(self._release(space, name, lasting))
+        return self._in_order((space, name), partial(self._release, space, name))
 
     def watch(self, changed: Changed) -> IWait:
         """See `IQueueOwners.watch_claims`."""
@@ -123,6 +134,16 @@ class Claims:
                 self._set(queue, None)
 
     # internal
+
+    def _in_order(self, queue: tuple[str, str], work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
+        """Begin some work after all that is under way for a queue."""
+        lock = self._locks.setdefault(queue, DeferredLock())
+
+        async def begin() -> T:
+            async with lock:
+                return await work()
+
+        return Deferred.fromCoroutine(begin())
 
     def _answered(self, result: QueueClaim | Failure) -> QueueClaim | Failure:
         self._under_way -= 1
@@ -155,48 +176,66 @@ class Claims:
     async def _claim(self, space: str, name: str, lasting: bool, shared: bool) -> QueueClaim:
         key = self._keys.claim(space, name)
         lease = self._lease()
+        if not lease:
+            raise _unknown("etcd cannot be reached")
         put = Put(key, layout.encode(ClaimValue(self._name)), 0 if lasting else lease)
         fence = Compare("LEASE", self._keys.member(self._name), lease)
         gets = [Get(self._keys.member(self._name)), Get(key)]
         try:
             result = await self._etcd.txn([fence, Compare("CREATE", key, 0)], [put], gets)
-            if result.succeeded:
-                return self._own(space, name, lasting)
-            holder, present = _first(result.found, 0), _first(result.found, 1)
-            if holder is None or holder.lease != lease:
-                self._fenced()
-                raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown: this broker has lost its lease")
-            if present is None:
-                raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
-            owner = layout.decode(present.value, ClaimValue).owner
-            outlived = shared and present.lease == 0 and owner not in self._shared.table.members
-            if owner != self._name and not outlived:
-                return self._value(owner, present.lease == 0)
-            # From before a restart, or the attempt before this one: the lease may be another one.
-            if present.lease != put.lease:
-                again = await self._etcd.txn([fence, Compare("MOD", key, present.mod_revision)], [put])
-                if not again.succeeded:
-                    raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
-            return self._own(space, name, lasting)
+            revision = result.revision
+            if not result.succeeded:
+                holder, present = _first(result.found, 0), _first(result.found, 1)
+                if holder is None or holder.lease != lease:
+                    self._fenced()
+                    raise _unknown("this broker has lost its lease")
+                if present is None:
+                    raise _changing()
+                owner = layout.decode(present.value, ClaimValue).owner
+                outlived = shared and present.lease == 0 and owner not in self._shared.table.members
+                if owner != self._name and not outlived:
+                    return self._value(owner, present.lease == 0)
+                revision = present.mod_revision
+                # From before a restart, or the attempt before this one: the lease may be another one.
+                if present.lease != put.lease:
+                    again = await self._etcd.txn([fence, Compare("MOD", key, revision)], [put])
+                    if not again.succeeded:
+                        raise _changing()
+                    revision = again.revision
         except EtcdError as error:
-            raise Refusal(Reason.UNAVAILABLE, f"the owner of the queue is unknown: {error}") from None
+            raise _unknown(str(error)) from None
         except Foreign:
-            raise Refusal(
-                Reason.UNAVAILABLE, "the owner of the queue is unknown: its key in etcd is not one of elkobroker's"
-            ) from None
-
-    def _own(self, space: str, name: str, lasting: bool) -> QueueClaim:
-        self._set((space, name), (self._name, lasting))
+            raise _unknown("its key in etcd is not one of elkobroker's") from None
+        await self._reached(revision)
+        if self._lease() != lease:
+            raise _unknown("this broker has lost its lease")
+        if self._read() < revision:
+            self._set((space, name), (self._name, lasting))
+        if self._known.get((space, name)) != (self._name, lasting):
+            raise _changing()
         return self._value(self._name, lasting)
 
-    async def _release(self, space: str, name: str, lasting: bool) -> None:
+    async def _release(self, space: str, name: str) -> None:
+        owner, lasting = self._known.get((space, name), ("", False))
         key, lease = self._keys.claim(space, name), self._lease()
+        if not lease or owner != self._name:
+            return
         # Another member may have replaced a lasting claim since.
         own = Compare("LEASE", key, 0 if lasting else lease)
         try:
-            await self._etcd.txn([Compare("LEASE", self._keys.member(self._name), lease), own], [Delete(key)])
+            result = await self._etcd.txn([Compare("LEASE", self._keys.member(self._name), lease), own], [Delete(key)])
         except EtcdError as error:
             raise Refusal(Reason.UNAVAILABLE, f"the claim of the queue could not be ended: {error}") from None
+        if result.succeeded:
+            await self._reached(result.revision)
+
+
+def _unknown(why: str) -> Refusal:
+    return Refusal(Reason.UNAVAILABLE, f"the owner of the queue is unknown: {why}")
+
+
+def _changing() -> Refusal:
+    return Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
 
 
 def _first(found: tuple[tuple[KeyValue, ...], ...], place: int) -> KeyValue | None:

@@ -102,7 +102,9 @@ class Histories:
         same = [each for each in sessions if each.value == find.values[0]]
         if not any(each.may_live(begin, end) for each in same):
             return [f"{where} {find.values[0]}, which is not there: {same}"]
-        later = [each for each in living if all(session.precedes(each) for session in same)]
+        newest = max((each for each in sessions if each.call <= end), key=lambda each: each.call)
+        # When the newest one has ended, its predecessors restore the key: the first to write it counts.
+        later = [each for each in living if each is newest and all(session.precedes(each) for session in same)]
         return [f"{where} {same} beside the successor {later[-1]}"] if later else []
 
     def _watch_faults(self, name: str, present: Collection[str]) -> list[str]:

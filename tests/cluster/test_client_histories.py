@@ -32,6 +32,7 @@ def history(*sessions: Session) -> Histories:
         ([("a", 1, 2, NEVER, NEVER), ("b", 3, 4, NEVER, NEVER)], ["a", "b"], "together"),
         ([("a", 1, 5, NEVER, NEVER), ("b", 3, 4, NEVER, NEVER)], ["a"], ""),  # at the same time
         ([("a", 1, 2, NEVER, NEVER), ("b", 3, 4, 5, 6)], ["a"], ""),  # a standby
+        ([("a", 1, 2, NEVER, NEVER), ("b", 3, 4, NEVER, NEVER), ("c", 5, 6, 7, 8)], ["a"], ""),  # one of two
         ([("a", 1, 2, NEVER, NEVER), ("b", 3, NEVER, NEVER, NEVER)], ["a"], ""),
     ],
 )

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 from twisted.internet.defer import fail
+from twisted.python.failure import Failure
 
 from broker.cluster.etcd.etcd_interface import Compare, Delete, Denied, Operation, Put, Unavailable
 from broker.cluster.ids import BLOCK
@@ -1048,6 +1049,40 @@ def test_a_queue_has_one_owner_until_its_release(farm: Farm) -> None:
     farm.until(lambda: seen, "the release")
     assert seen == [("space", "jobs", None)]
     assert claimed(farm, b, "jobs") == QueueClaim("b")
+
+
+def test_a_claim_right_behind_a_release_counts_and_is_in_etcd(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    assert claimed(farm, a, "jobs") == QueueClaim("a")
+    farm.run(1.0)
+    # Calls and events overtake each other.
+    a.client.chances.delay = (0.0, 0.4)
+    for _ in range(30):
+        told: list[object] = []
+        seen = a.cluster.watch_claims(lambda space, name, claim, told=told: told.append(claim))  # type: ignore[misc]
+        a.cluster.release("space", "jobs")
+        assert claimed(farm, a, "jobs") == QueueClaim("a")
+        farm.run(2.0)
+        assert told == [None, QueueClaim("a")]
+        assert len(farm.values("q")) == 1
+        assert a.cluster.claim_of("space", "jobs") == b.cluster.claim_of("space", "jobs") == QueueClaim("a")
+        seen.cancel()
+
+
+def test_the_answer_to_a_claim_whose_lease_has_ended_meanwhile_does_not_count(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.client.chances.delay = (1.0, 1.0)
+    results: list[object] = []
+    a.cluster.claim("space", "jobs").addBoth(results.append)
+    farm.until(lambda: farm.values("q"), "the claim in etcd")
+    farm.etcd.revoke(farm.etcd.keys[farm.key("b/a")].lease)
+    farm.run(0.5)
+    assert claimed(farm, b, "jobs") == QueueClaim("b")
+    farm.until(lambda: results, "the answer")
+    assert isinstance(results[0], Failure)
+    assert results[0].check(Refusal)
+    farm.run(30.0)
+    assert a.cluster.claim_of("space", "jobs") == b.cluster.claim_of("space", "jobs") == QueueClaim("b")
 
 
 def test_a_release_leaves_a_claim_that_another_member_has_made_since(farm: Farm) -> None:
