@@ -116,9 +116,8 @@ class Invariants:
                 self._leased[node.name, name] = 0
                 continue
             self._leased[node.name, name] = self._lease(node.name)
-            # Without space for a lease, a broker watches the others all the same.
-            member = node.running and (node.cluster.state is State.MEMBER or self._history.etcd.alarm)
-            if member and len(node.cut or ()) < MEMBERS and not node.paused:
+            # With a watch that has ended a moment ago, or without space for a lease, it reads of it all the same.
+            if node.running and len(node.cut or ()) < MEMBERS and not node.paused:
                 self._witnessed[node.name, name] = now
 
     def _was_interrupted(self, node: Node, now: float) -> bool:
