@@ -138,12 +138,7 @@ class Claims:
     def _in_order(self, queue: tuple[str, str], work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
         """Begin some work after all that is under way for a queue."""
         lock = self._locks.setdefault(queue, DeferredLock())
-
-        async def begin() -> T:
-            async with lock:
-                return await work()
-
-        return Deferred.fromCoroutine(begin())
+        return lock.run(lambda: Deferred.fromCoroutine(work()))
 
     def _answered(self, result: QueueClaim | Failure) -> QueueClaim | Failure:
         self._under_way -= 1
