@@ -31,6 +31,7 @@ MOST_PROVIDERS = 1_000_000
 """A larger number in a policy is a mistake."""
 
 FINITE = sys.float_info.max
+"""Limit that leaves out infinity only."""
 
 Pattern = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=0, le=MOST_PROVIDERS)]
@@ -90,7 +91,7 @@ class Event(Exclusion, frozen=True, kw_only=True):
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a policy file may have, by its keys."""
+    """Tables and keys of a policy file."""
 
     policy: tuple[Policy, ...] = ()
     event: tuple[Event, ...] = ()
@@ -139,7 +140,7 @@ def read_assumptions(path: Path) -> Assumptions:
     try:
         text = path.read_text(encoding="utf-8")
         read = msgspec.toml.decode(text, type=_Document)
-    except (OSError, UnicodeError) as error:
+    except (OSError, UnicodeError, OverflowError, RecursionError) as error:
         raise PolicyError(f"{path} cannot be read: {error}") from error
     except msgspec.ValidationError as error:
         raise PolicyError(_placed(path, text, str(error))) from error
@@ -161,13 +162,15 @@ def read_assumptions(path: Path) -> Assumptions:
 
 def _placed(path: Path, text: str, fault: str) -> str:
     """Return a message of msgspec behind the file, the line and the key that it is about."""
-    told, _, at = fault.partition(" - at `$.")
-    names = re.findall(r"\w+", at)
-    if len(names) != 1:  # a key at the top; else "policy", "0" and a key, which the message may have in its stead
-        names = [*names, *re.findall(r"`(\w+)`", told)][:3]
-    table, number, key = names if len(names) == 3 else ("", "0", names[0])
+    told, found, at = fault.rpartition(" - at `$.")
+    told, names = (told, re.findall(r"\w+", at)) if found else (fault, [])
+    # Either ("growth",), or ("policy", "0") and a key, which the message may have in its stead.
+    named = re.search(r"(?:field |^)`(.*)`", told)
+    table, number = names[:2] if len(names) > 1 else ("", "0")
+    key = names[-1] if len(names) in (1, 3) else named[1] if named else ""
     told = told.replace("`array`, got `object`", "a table with two brackets")
-    return f"{_place(path, text, table, int(number), key)}: {f'[[{table}]] {key}' if table else key}: {told}"
+    where = " ".join(filter(None, (f"[[{table}]]" if table else "", key)))
+    return ": ".join(filter(None, (_place(path, text, table, int(number), key), where, told)))
 
 
 def _place(path: Path, text: str, table: str, number: int, key: str) -> str:
@@ -178,7 +181,7 @@ def _place(path: Path, text: str, table: str, number: int, key: str) -> str:
         heads = [at for at, line in lines if re.match(rf"\s*\[+\s*{table}\s*\]", line)]
         head = heads[number] if number < len(heads) else 0
     for at, line in lines[head:]:
-        if re.match(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[=\]]""", line):
+        if key and re.match(rf"""\s*\[?\s*["']?{re.escape(key)}["']?\s*[=\]]""", line):
             return f"{path}, line {at}"
         if head and line.lstrip().startswith("["):
             break

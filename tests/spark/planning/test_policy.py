@@ -75,6 +75,11 @@ def test_a_pattern_without_a_service_is_an_error_with_its_line(tmp_path):
         ("growth = 0\n", r"line 1: growth: Expected `float` > 0.0$"),
         ("growth = inf\n", r"line 1: growth: Expected `float` <= "),
         ("\ngrwth = 1\n", r"line 2: grwth: Object contains unknown field `grwth`$"),
+        ("\na-b = 1\n", r"line 2: a-b: Object contains unknown field `a-b`$"),
+        ('"" = 1\n', r"plan\.toml: Object contains unknown field ``$"),
+        ("[[policy]]\nhead-room = 1\n", r"line 2: \[\[policy\]\] head-room: Object contains unknown field"),
+        ("[[exclude]]\nfrom = 0001-01-01T00:00:00+23:00\nto = 2026-01-02T00:00:00Z\n", "cannot be read: .*range"),
+        ("growth = " + 5_000 * "[", "cannot be read: .*recursion"),
         ("[policy]\ntarget = 0.8\n", r"line 1: policy: Expected a table with two brackets$"),
         ("policy = [1]\n", r"plan\.toml.*Expected `object`, got `int`$"),
         (
