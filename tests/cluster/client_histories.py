@@ -102,10 +102,10 @@ class Histories:
         same = [each for each in sessions if each.value == find.values[0]]
         if not any(each.may_live(begin, end) for each in same):
             return [f"{where} {find.values[0]}, which is not there: {same}"]
-        newest = max((each for each in sessions if each.call <= end), key=lambda each: each.call)
         # When the newest one has ended, its predecessors restore the key: the first to write it counts.
-        later = [each for each in living if each is newest and all(session.precedes(each) for session in same)]
-        return [f"{where} {same} beside the successor {later[-1]}"] if later else []
+        newest = max((each for each in sessions if each.call <= end), key=lambda each: each.call)
+        replaced = newest in living and all(each.precedes(newest) for each in same)
+        return [f"{where} {same} beside the successor {newest}"] if replaced else []
 
     def _watch_faults(self, name: str, present: Collection[str]) -> list[str]:
         there: set[str] = set()
