@@ -138,7 +138,10 @@ class Daemon(TwistedService):
         self.journal: JournalWriter | None = None
         self.lag = LoopLag(reactor, time.monotonic)
         self.heap = HeapTrim(
-            reactor, lambda: self.core.scheduler.memory.fallen(), lambda: self.core.scheduler.memory.released
+            reactor,
+            lambda: self.core.scheduler.memory.fallen(),
+            lambda: self.core.scheduler.memory.released,
+            lambda: self.core.turns,
         )
         self.draining = Draining(
             reactor, self.wires.drain, self.wires.undrain, self.wires.remaining, self._describe_to_cluster

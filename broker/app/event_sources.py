@@ -21,10 +21,12 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 
 import attrs
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
 
 from broker.core.cluster.cluster_interfaces import IMembers, Member
 from broker.core.damage import Damage
@@ -32,6 +34,7 @@ from broker.core.gone_names import GoneNames
 from broker.core.interfaces import INotifications, IRegistry, IWait
 from broker.core.model import BROKER, Change, Check, CheckState, Kind, Listening, NotReady, Service
 from broker.core.plan import PlanChange
+from broker.core.turns import PIECE, Turns
 
 MAX_GONE = 10_000
 """Names that are gone, or about to be: as many as a farm has. The oldest is forgotten."""
@@ -49,13 +52,14 @@ _BAD: dict[str, str] = {CheckState.DOUBTFUL: "service-doubtful", CheckState.FAIL
 class EventSources:
     """The sources. ``check_of`` returns the health check of a service; ``listeners`` the states of all listeners,
     ``degradations`` the stores that cannot be written, ``full`` the listeners without a free place, ``cluster`` what is
-    missing of the cluster."""
+    missing of the cluster. Many events at once are background work of ``turns``."""
 
     def __init__(
         self,
         notifications: INotifications,
         registry: IRegistry,
         clock: IReactorTime,
+        turns: Turns,
         check_of: Callable[[Service], Check | None],
         listeners: Callable[[], Iterable[Listening]],
         degradations: Callable[[], Iterable[NotReady]],
@@ -65,6 +69,7 @@ class EventSources:
         self._notifications = notifications
         self._registry = registry
         self._clock = clock
+        self._turns = turns
         self._check_of = check_of
         self._listeners = listeners
         self._looks = (
@@ -82,6 +87,7 @@ class EventSources:
         self._closed: dict[str, str] = {}
         self._watch: IWait | None = None
         self._settling: IDelayedCall | None = None
+        self._reporting: Deferred[None] | None = None
         self._looking: IDelayedCall | None = None
 
     def start(self) -> None:
@@ -99,6 +105,8 @@ class EventSources:
             if timer is not None and timer.active():
                 timer.cancel()
         self._settling = self._looking = None
+        if self._reporting is not None:
+            self._reporting.cancel()
 
     def listeners_changed(self) -> None:
         """Report listeners whose state has changed."""
@@ -148,23 +156,37 @@ class EventSources:
         self._leaving[name] = (self._clock.seconds(), why)
         if len(self._leaving) > MAX_GONE:
             self._leaving.popitem(last=False)
-        if self._settling is None:
+        if self._settling is None and self._reporting is None:
             self._settling = self._clock.callLater(self.settle, self._settle)
 
     def _settle(self) -> None:
-        """Report the names that have been gone for long enough. They are in order of the time at which they left."""
+        """Report the names that have been gone for long enough."""
         self._settling = None
-        now = self._clock.seconds()
+        self._reporting = self._turns.run(self._report())
+        self._reporting.addBoth(self._reported)
+
+    def _report(self) -> Iterator[None]:
+        """Report in steps, in order of the time at which the names left."""
         while self._leaving:
-            name, (left, why) = next(iter(self._leaving.items()))
+            for _ in range(min(PIECE, len(self._leaving))):
+                name, (left, why) = next(iter(self._leaving.items()))
+                if self._clock.seconds() - left < self.settle:
+                    return
+                del self._leaving[name]
+                self._gone.add(name, left)
+                self._notifications.event("service-gone", name, {"why": why})
+            yield
+
+    def _reported(self, result: Failure | None) -> Failure | None:
+        self._reporting = None
+        if isinstance(result, Failure):
+            return None if result.check(CancelledError) else result
+        if self._leaving:
+            left, _ = next(iter(self._leaving.values()))
             # The clock of another reactor is the time of day, and may be set back: then the wait begins again.
-            wait = self.settle - (now - left)
-            if wait > 0:
-                self._settling = self._clock.callLater(min(wait, self.settle), self._settle)
-                return
-            del self._leaving[name]
-            self._gone.add(name, left)
-            self._notifications.event("service-gone", name, {"why": why})
+            wait = self.settle - (self._clock.seconds() - left)
+            self._settling = self._clock.callLater(max(0.0, min(wait, self.settle)), self._settle)
+        return None
 
     def _look(self) -> None:
         self._looking = self._clock.callLater(EVERY, self._look)

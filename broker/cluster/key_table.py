@@ -208,9 +208,9 @@ class Table:
         entry = self.entries.get(key)
         return 0 if entry is not None and self.is_valid(entry) else self.modified(key)
 
-    def of(self, name: str) -> tuple[Key, ...]:
-        """Return the keys at which a member has an entry or a standby."""
-        return tuple(self._of.get(name, ()))
+    def of(self, name: str) -> dict[Key, None]:
+        """Return the keys at which a member has an entry or a standby, in a new dict."""
+        return dict(self._of.get(name, {}))
 
     def load(self, broker: str, provider: int) -> tuple[float, LoadDetails | None]:
         """Return the load of a provider of a member, 0.0 if it is unknown."""
@@ -322,6 +322,10 @@ class Table:
                     if member is not None and member.lease == lease:
                         self._set_member(name, None, revision(), touched)
                 yield touched
+
+    def discard(self, key: Key) -> None:
+        """Forget the entry at a key, in a table that is used no more."""
+        self._unindex(key, self.entries.pop(key).broker)
 
     # internal
 

@@ -52,7 +52,7 @@ from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.core.cluster.cluster_interfaces import Key, Registration
 from broker.core.model import ANONYMOUS, FailingService
-from broker.core.turns import pieces
+from broker.core.turns import PIECE
 
 
 class State(enum.Enum):
@@ -205,6 +205,8 @@ class Registrations:
         self._show = show
         self._own: dict[Key, Own] = {}
         """As many as the registry has own registrations, and those that have ended within the TTL or the grace."""
+        self._unconfirmed: dict[Key, None] = {}
+        """Those that are claimed: at a loss of touch they are few, and all own ones many."""
         self._departed: dict[Key, float] = {}
         """Ends of the times of departed ones, the earliest first."""
         self._departed_timer: IDelayedCall | None = None
@@ -218,7 +220,7 @@ class Registrations:
         self._stopped = False
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
-        self._unread: set[Key] = set()
+        self._unread: dict[Key, None] = {}
         """Keys that `reconcile` has not come to yet."""
         self._lost = False
         """True if the keys of the former session went with its lease."""
@@ -271,19 +273,20 @@ class Registrations:
     def reconcile(self, lost: bool) -> Iterator[None]:
         """Reconcile all registrations with what a new session with etcd has read, in steps, while the publisher pauses.
         With ``lost`` the keys ended with the lease. An event of a registration reconciles it before its step."""
-        keys = (*self._own, *self._shared.table.of(self._name))
-        self._lost, self._unread = lost, set(keys)
-        for piece in pieces(keys):
-            for key in piece:
-                self._read(key)
+        self._lost = lost
+        # Dicts that are made of dicts take over the hashes: 1 ms in place of 14 for a set of 50,000 keys.
+        self._unread = dict.fromkeys(self._own) | self._shared.table.of(self._name)
+        while self._unread:
+            for _ in range(PIECE):
+                if self._unread:
+                    self._reconcile(self._unread.popitem()[0])
             yield
 
     def touched(self, keys: Mapping[Key, int]) -> None:
         """Take note of changes of the table, with their revisions."""
         table = self._shared.table
         for key, revision in keys.items():
-            if key in self._unread:
-                self._read(key)
+            self._read(key)
             own = self._own.get(key)
             there = table.entries.get(key)
             if own is None and key not in table.standbys and (there is None or there.broker != self._name):
@@ -321,7 +324,7 @@ class Registrations:
 
     def lost_touch(self) -> None:
         """This member was not in touch with etcd: what it has not written takes nothing from another one."""
-        for key in [key for key, own in self._own.items() if own.state is State.CLAIMED]:
+        for key in list(self._unconfirmed):
             self._step(key, Happens.LATE)
 
     def stop(self) -> None:
@@ -341,6 +344,7 @@ class Registrations:
         own = self._own.get(key)
         if own is None:
             own = self._own[key] = Own(State.CLAIMED)
+            self._unconfirmed[key] = None
         else:
             self._step(key, Happens.ACT)
         own.acts += 1
@@ -386,9 +390,11 @@ class Registrations:
 
     def _read(self, key: Key) -> None:
         """Bring a registration to what the session has read, unless it is."""
-        if key not in self._unread:
-            return
-        self._unread.discard(key)
+        if key in self._unread:
+            del self._unread[key]
+            self._reconcile(key)
+
+    def _reconcile(self, key: Key) -> None:
         table, own = self._shared.table, self._own.get(key)
         entry = table.valid(key)
         ours = entry is not None and entry.broker == self._name
@@ -426,7 +432,11 @@ class Registrations:
             return before
         if before is State.DEPARTED:
             self._departed.pop(key, None)
-        if own.state is State.GONE:
+        elif before is State.CLAIMED:
+            del self._unconfirmed[key]
+        if own.state is State.CLAIMED:
+            self._unconfirmed[key] = None
+        elif own.state is State.GONE:
             del self._own[key]
         elif own.state in (State.VACANT, State.ENDED):
             self._mark(key)

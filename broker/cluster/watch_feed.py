@@ -73,7 +73,7 @@ from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.settings import SILENCE, WATCH_ENDED, WATCH_SILENT
 from broker.core.cluster.cluster_interfaces import Key
-from broker.core.turns import PIECE, Turns, pieces
+from broker.core.turns import PIECE, Turns, pieces, removed
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the
@@ -364,20 +364,21 @@ class Feed:
 
     def _replace(self, before: Table, after: Table, replaced: bool) -> Iterator[None]:
         """Pass on the registrations and loads that differ between two tables, in steps. The entries of the old one are
-        discarded on the way: all at once, that would take a microsecond for each."""
+        discarded on the way."""
         left = [*(key for key, _ in self._left), *chain.from_iterable(map(before.of, self._leases))]
         self._left.clear()
         self._leases.clear()
         for keys in pieces((*after.entries, *after.standbys)):
             self._compare([key for key in keys if key not in before.entries], before, after, replaced)
             yield
-        for keys in pieces(list(before.entries)):
+        for keys in removed(list(before.entries)):
             self._compare(keys, before, after, replaced)
             for key in keys:
-                del before.entries[key]
+                before.discard(key)
             yield
         # In neither table, some of them, and still found; the others are compared once more.
-        for keys in pieces((*left, *before.standbys)):
+        left += before.standbys
+        for keys in removed(left):
             self._differing(Touched(dict.fromkeys(keys, 0)))
             yield
 

@@ -3,6 +3,7 @@
 Rules:
 - All background work together has `SHARE` seconds in one turn of the reactor. Work for which no time is left makes one
   step, of a millisecond or less, so that no kind of work waits for another; it goes on in the next turn.
+- The trim of the heap (`broker.app.process_start`) is background work, too: other work makes room for it in its turn.
 - Work within other work, such as the mirror of a cluster within its watch, has the time of the outer one.
 - Young garbage is collected after each turn in which the share was used up. Such work discards as many old objects as
   it makes new ones: then the thresholds of the garbage collector are not reached for long, and in the end one turn has
@@ -23,8 +24,8 @@ from twisted.python.failure import Failure
 
 T = TypeVar("T")
 
-SHARE = 0.008
-"""Seconds: peers do not notice less than 10 ms."""
+SHARE = 0.005
+"""Seconds: peers do not notice less than 10 ms, and the input of others comes on top."""
 
 PIECE = 50
 """Items of one step whose work takes some 20 µs each."""
@@ -34,6 +35,15 @@ def pieces(items: Iterable[T], size: int | None = None) -> Iterator[list[T]]:
     """Divide items into pieces of `PIECE` or another size, each for one step."""
     rest = iter(items)
     while piece := list(islice(rest, size or PIECE)):
+        yield piece
+
+
+def removed(items: list[T]) -> Iterator[list[T]]:
+    """Divide a list into such pieces, from its end, and remove them: the last references to many objects are not
+    dropped all at once, which would take up to a microsecond for each."""
+    while items:
+        piece = items[-PIECE:]
+        del items[-PIECE:]
         yield piece
 
 
@@ -49,6 +59,8 @@ class Turns:
         self._depth = 0
         self._start = self._end = 0.0
         self._resetting = False
+        self.worked = 0.0
+        """Seconds of all background work since the start."""
 
     def __enter__(self) -> None:
         if not self._depth:
@@ -60,7 +72,9 @@ class Turns:
         self._depth -= 1
         if self._depth:
             return
-        self._spent += self._clock.seconds() - self._start
+        took = self._clock.seconds() - self._start
+        self._spent += took
+        self.worked += took
         # Turns with little work share a timer.
         if self._spent > SHARE / 4:
             self._reset_soon()
@@ -75,7 +89,8 @@ class Turns:
     def run(self, steps: Iterator[object]) -> Deferred[None]:
         """Make all steps, as many in each turn as there is time for, beginning now.
 
-        Fires after the last one, or with the failure of a step. A cancellation ends the work.
+        Fires after the last one, or with the failure of a step: in the next turn if the share of this one is used up. A
+        cancellation ends the work.
         """
         return _Work(self, self._clock, steps).done
 
@@ -112,12 +127,19 @@ class _Work:
                     if self._turns.over():
                         self._call = self._clock.callLater(0, self._go_on)
                         return
+                if self._turns.over():
+                    self._call = self._clock.callLater(0, self._finish)
+                    return
         except Exception:
             if not self.done.called:
                 self.done.errback(Failure())
         else:
-            if not self.done.called:
-                self.done.callback(None)
+            self._finish()
+
+    def _finish(self) -> None:
+        self._call = None
+        if not self.done.called:
+            self.done.callback(None)
 
     def _cancel(self, done: Deferred[None]) -> None:
         if self._call is not None and self._call.active():

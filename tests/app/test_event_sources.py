@@ -18,6 +18,7 @@ from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
 from broker.core.plan import PlanFile
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from broker.core.turns import Turns
 from broker.export.plan_document import parse
 from tests.core.plans import MADE, document, service
 
@@ -40,6 +41,7 @@ class Farm:
             self,
             self.registry,
             self.clock,
+            Turns(self.clock),
             self.registry.check_of,
             lambda: self.listeners,
             lambda: self.degradations,

@@ -14,12 +14,14 @@ from broker.app.process_start import (
     BURST,
     BUSY,
     BUSY_SHARE,
+    BUSY_WORK,
     CHECK,
     INTERVAL,
     LARGEST_SHARE,
     LONGEST_INTERVAL,
     HeapTrim,
 )
+from broker.core.turns import Turns
 from tests.integration.daemon import environment
 
 
@@ -37,7 +39,7 @@ class Stopwatch:
 
 def test_free_lists_are_cleared_after_a_burst() -> None:
     clock, falls = Clock(), [BURST, BURST + 1]
-    heap = HeapTrim(clock, falls.pop, lambda: 0)
+    heap = HeapTrim(clock, falls.pop, lambda: 0, lambda: Turns(clock))
     heap.start()
     if not clock.getDelayedCalls():
         pytest.skip("the C library has no malloc_trim")
@@ -79,7 +81,7 @@ def test_the_program_is_restarted_once_with_the_allocator_of_the_c_library(tmp_p
 
 def test_the_heap_is_trimmed_less_often_the_longer_it_takes() -> None:
     clock, watch = Clock(), Stopwatch()
-    heap = HeapTrim(clock, lambda: 0, lambda: 0, watch)
+    heap = HeapTrim(clock, lambda: 0, lambda: 0, lambda: Turns(clock), watch)
     heap.start()
     if not clock.getDelayedCalls():
         pytest.skip("the C library has no malloc_trim")
@@ -107,7 +109,7 @@ def test_the_heap_is_trimmed_often_while_peers_release_much() -> None:
         looked.append(clock.seconds())
         return 0
 
-    heap = HeapTrim(clock, fallen, lambda: released[0], watch)
+    heap = HeapTrim(clock, fallen, lambda: released[0], lambda: Turns(clock), watch)
     heap.start()
     if not clock.getDelayedCalls():
         pytest.skip("the C library has no malloc_trim")
@@ -126,6 +128,21 @@ def test_the_heap_is_trimmed_often_while_peers_release_much() -> None:
         trims.append(heap.trims)
     assert trims == [5, 5, 5, 6, 6, 6, 7]
     assert looked == [6.0], "the free lists are cleared at the usual pace"
+    heap.stop()
+
+
+def test_the_heap_is_trimmed_often_during_much_background_work() -> None:
+    clock = Clock()
+    turns = Turns(clock)
+    heap = HeapTrim(clock, lambda: 0, lambda: 0, lambda: turns, Stopwatch())
+    heap.start()
+    if not clock.getDelayedCalls():
+        pytest.skip("the C library has no malloc_trim")
+    for work, trims in ((BUSY_WORK, 1), (0.9 * BUSY_WORK, 1), (0.2 * BUSY_WORK, 2), (0.0, 2)):
+        with turns:
+            clock.rightNow += work
+        clock.advance(CHECK - work)
+        assert heap.trims == trims
     heap.stop()
 
 

@@ -15,7 +15,7 @@ class Rig:
         self.turns = Turns(self.clock)
         self.made: list[str] = []
 
-    def steps(self, name: str, count: int, seconds: float = SHARE / 4) -> Iterator[None]:
+    def steps(self, name: str, count: int, seconds: float = 1.001 * SHARE / 4) -> Iterator[None]:
         for _ in range(count):
             self.clock.rightNow += seconds
             self.made.append(name)

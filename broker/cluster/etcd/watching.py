@@ -36,8 +36,8 @@ EVENTS, BETWEEN = b'"events":[', b"}},{"
 CUT, CONTINUED = b'}}],"fragment":true}}', b'{"result":{"events":[{'
 """End of a piece of a line, and beginning of the next one."""
 
-STEP = 50
-"""Events that are passed on together: half a millisecond."""
+STEP = 10
+"""Events that are passed on together: a millisecond for registrations that are put and mirrored."""
 
 CREATED = 3.0
 """Seconds within which etcd confirms a watch: it does so at once."""
