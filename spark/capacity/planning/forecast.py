@@ -18,12 +18,9 @@ Rules of their evaluation:
   `horizon_h` says how many those are. It has no row before there is one.
 - `mape` is the mean absolute error of p50 divided by the mean demand of the same hours. Errors in percent of each hour
   would make much of a quiet night. It is null where the demand was 0 throughout.
-- `coverage` is the share of hours with a demand at or below p95.
 - The peak was missed if the highest `demand_peak` of those hours was above the peak bound.
 - A run evaluates the forecasts whose horizon is not over, and those of which hours were computed again.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
@@ -85,10 +82,8 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "h": to_come,
                 "model": told.model,
                 "p50": told.p50,
-                "p95": told.p95,
                 **bounds(peaks, horizon, start, headroom),
                 "factor": [assumed.factor(service, hour) for hour in to_come],
-                "coverage": told.coverage,
                 "bound_trials": record.trials,
                 "bound_missed": record.missed,
                 "bound_miss_most": record.at_most,
@@ -164,9 +159,7 @@ def evaluate(forecasts: DataFrame, load: DataFrame, now: datetime) -> DataFrame:
         .agg(
             F.count(F.lit(1)).alias("horizon_h"),
             F.try_divide(F.sum(error), F.sum(F.abs(F.col("demand_mean")))).alias("mape"),
-            F.avg((F.col("demand_mean") <= F.col("p95")).cast("double")).alias("coverage"),
             (F.max("demand_peak") > F.max("peak_bound")).alias("peak_missed"),
-            F.first("coverage").alias("promised_coverage"),
             F.first("bound_miss_most").alias("promised_miss_most"),
         )
         .withColumn("date", F.to_date("issued"))

@@ -32,8 +32,6 @@ A service has one of seven states in the plan, the worst first. A measured one c
 | unknown | nothing says when a provider is full |
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import count, islice

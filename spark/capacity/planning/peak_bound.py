@@ -23,8 +23,6 @@ Rules:
 docs/adr/0032, 0059, 0073 and 0075 have the measurements.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

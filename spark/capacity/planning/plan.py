@@ -22,8 +22,6 @@ Rules of the growth, the trend of the weekly peaks, and of the week from which t
   top, needs more than there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import isfinite

@@ -7,8 +7,6 @@ time without a zone is one of UTC. A pattern that matches no service of the jour
 answer.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Sequence

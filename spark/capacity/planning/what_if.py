@@ -8,8 +8,6 @@ Rules:
   (`POLICY`), or those of the policy file of the question. With another file the bounds are made again of the peaks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta

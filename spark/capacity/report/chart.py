@@ -7,8 +7,6 @@ Rules:
   width. On a narrow page every second tick of the time axis is left out, or four of five where they have hours.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -56,15 +54,6 @@ class Line:
 
 
 @attrs.frozen
-class Band:
-    """Points of (seconds since 1970, lower, upper)."""
-
-    label: str
-    kind: str
-    points: Sequence[tuple[float, float, float]]
-
-
-@attrs.frozen
 class Mark:
     """A time that matters; without one there is no mark."""
 
@@ -103,7 +92,6 @@ class Drawing:
     grid: Sequence[str]
     values: Sequence[Label]
     times: Sequence[Label]
-    bands: Sequence[Path]
     lines: Sequence[Path]
     marks: Sequence[tuple[Path, Label]]
     legend: Sequence[tuple[Path, str]]
@@ -111,13 +99,11 @@ class Drawing:
     height: int = HEIGHT
 
 
-def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mark] = ()) -> Drawing | None:
+def chart(lines: Sequence[Line], marks: Sequence[Mark] = ()) -> Drawing | None:
     """Return the drawing; None where there is nothing to draw."""
     lines = [line for line in lines if any(value is not None for _, value in line.points)]
-    bands = [band for band in bands if band.points]
-    times = [at for line in lines for at, _ in line.points] + [point[0] for band in bands for point in band.points]
+    times = [at for line in lines for at, _ in line.points]
     values = [value for line in lines for _, value in line.points if value is not None]
-    values += [point[2] for band in bands for point in band.points]
     if not times or not values:
         return None
     first, last = min(times), max(times)
@@ -131,11 +117,9 @@ def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mar
         [*values_grid, *times_grid],
         value_names,
         time_names,
-        [_band(frame, band) for band in bands],
         [_line(frame, line) for line in lines],
         list(_marks(frame, marks)),
-        [(Path(band.kind, "M0 1h22v8h-22Z"), band.label) for band in bands]
-        + [(Path(line.kind, "M0 5h22"), line.label) for line in lines],
+        [(Path(line.kind, "M0 5h22"), line.label) for line in lines],
     )
 
 
@@ -215,12 +199,6 @@ def _dash(frame: _Frame, at: float, value: float) -> list[tuple[float, float]]:
     length = LONE * (frame.last - frame.first)
     begin = min(at, frame.last - length)
     return [(begin, value), (begin + length, value)]
-
-
-def _band(frame: _Frame, band: Band) -> Path:
-    upper = [(at, high) for at, _, high in band.points]
-    lower = [(at, low) for at, low, _ in reversed(band.points)]
-    return Path(band.kind, f"{_path(frame, upper + lower)}Z")
 
 
 def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterator[tuple[Path, Label]]:

@@ -1,7 +1,5 @@
 """Files of the report: tables as CSV, and all of them sent to an object store."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The first screen of the report: the verdict, and the services with the worst first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any

@@ -14,8 +14,6 @@ Rules:
 - A promise stands beside its outcome.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -11,8 +11,6 @@ Rules:
 - docs/plan.schema.json has the meaning of each member.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

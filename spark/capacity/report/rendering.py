@@ -7,8 +7,6 @@ Rules:
   place on a page.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from functools import cache

@@ -1,8 +1,6 @@
 """The sections below those of the services. Each public function gives the values of its name in a template: of
 ``providers.html``, ``promises.html``, ``data_quality.html`` and ``unclaimed.html``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -69,8 +67,6 @@ def _judged(service: ServiceRows) -> dict[str, Any]:
         "service": service.name,
         "judged": len(own),
         "error": mean_of(row["mape"] for row in own),
-        "coverage_promised": mean_of(row["promised_coverage"] for row in own),
-        "coverage": mean_of(row["coverage"] for row in own),
         "missed_promised": mean_of(row["promised_miss_most"] for row in own),
         "missed": sum(missed) / len(missed) if missed else None,
         "peaks": len(missed),

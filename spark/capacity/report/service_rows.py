@@ -1,7 +1,5 @@
 """The rows of a service in all tables, and the claims that several parts of the report make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -108,7 +106,7 @@ def grown(step: Row) -> Row:
     factor = number_of(step, "factor")
     if factor is None or factor == 1.0:
         return step
-    values = {name: number_of(step, name) for name in ("p50", "p95", "hour_bound")}
+    values = {name: number_of(step, name) for name in ("p50", "hour_bound")}
     return {**step, **{name: factor * value for name, value in values.items() if value is not None}}
 
 

@@ -1,13 +1,11 @@
 """The section of a service: its charts, the numbers of its plan, and its days."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from spark.capacity.planning.needs import WAIT_SHARE, needs_of, policy_of, providers_for
-from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart, limit_of, trend_of
+from spark.capacity.report.chart import Drawing, Line, Mark, chart, limit_of, trend_of
 from spark.capacity.report.plan_json import saved, schedule
 from spark.capacity.report.service_rows import ServiceRows, missed_before, odds_of, planned_state, short_from, shortage
 from spark.capacity.tables.row_values import Row, highest_of, mean_of, number_of
@@ -57,17 +55,12 @@ def _drawing(service: ServiceRows) -> Drawing | None:
         # The plan says that the providers are too few just where a bound is above it.
         times = [row["h"].timestamp() for row in (*history, *service.forecast)]
         lines.append(Line("limit of the providers now", "capacity", [(at, limit) for at in times]))
-    band = [
-        (row["h"].timestamp(), low, max(low, high))
-        for row in service.forecast
-        if (low := number_of(row, "p50")) is not None and (high := number_of(row, "p95")) is not None
-    ]
     marks = [
         Mark("now", "now", plan.get("issued") or service.told.get("issued")),
         Mark("too few at the earliest", "crossed", plan.get("exhaust_bound")),
         Mark("too few as expected", "crossed", plan.get("exhaust_p50")),
     ]
-    return chart(lines, [Band("p50 to p95", "band", band)], marks)
+    return chart(lines, marks)
 
 
 def _plan_facts(service: ServiceRows) -> dict[str, Any]:
@@ -135,6 +128,6 @@ def _days(service: ServiceRows) -> list[dict[str, Any]]:
             "limit": limit_of(service.plan, providers),
             "providers": providers,
         }
-        names = ("p50", "p95", "hour_bound")
+        names = ("p50", "hour_bound")
         made.append({**row, **{name: highest_of(number_of(one, name) for one in to_come) for name in names}})
     return made

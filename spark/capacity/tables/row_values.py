@@ -1,7 +1,5 @@
 """Rows of tables as Python values, in which None is unknown: their numbers, and the rows of each service."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -154,12 +154,12 @@ ISSUED_ON: Column = ("date", "UTC date", "date of `issued`")
 GOLD_FORECAST = Table(
     "gold_forecast",
     "demand of the hours to come, by the run that forecast it",
-    f"""date service issued h model p50 p95 hour_bound peak_bound highest highest_at headroom factor coverage
-    {ODDS} over_provision seasons flag""",
+    f"""date service issued h model p50 hour_bound peak_bound highest highest_at headroom factor {ODDS}
+    over_provision seasons flag""",
     dated=True,
     own={"date": ISSUED_ON},
 )
-"""`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of `demand_peak`. The bound is `highest` times
+"""`p50` is of hourly means, `hour_bound` and `peak_bound` of `demand_peak`. The bound is `highest` times
 `headroom` where that is a peak of the last week or the policy has a headroom, and `highest` as it is where an older
 peak is higher than that. The plan takes `factor` times the values of an hour."""
 
@@ -182,9 +182,9 @@ are those of its union: the same in each."""
 EVALUATION = Table(
     "evaluation",
     "past forecasts, compared with the outcome",
-    """date service issued horizon_h mape coverage peak_missed promised_coverage promised_miss_most""",
+    """date service issued horizon_h mape peak_missed promised_miss_most""",
     dated=True,
-    own={"date": ISSUED_ON, "coverage": ("double", "share", "share of the hours at or below p95")},
+    own={"date": ISSUED_ON},
 )
 
 SILVER_SIGNS = Table("silver_signs", "times in which a broker gave signs of life", "date broker first last", dated=True)

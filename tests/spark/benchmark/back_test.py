@@ -64,7 +64,6 @@ class Step:
     missed: bool
     missed_at_hour: bool
     over_provision: float
-    covered: float
     promised: float = 1.0
     """The rate of misses that the record of the bound left possible."""
     tried: int = 0
@@ -96,7 +95,6 @@ class Group:
     missed: float
     missed_at_hour: float
     over_provision: float
-    covered: float
 
     @property
     def ratio(self) -> float:
@@ -220,7 +218,6 @@ def judge(
     by_day = models.naive(full, day, len(actual))
     hour = int(np.nanargmax(peaks))
     peak = float(peaks[hour])
-    known = ~np.isnan(actual)
     return Step(
         mase=float(np.nanmean(np.abs(actual - told.p50))) / scale,
         mase_naive=float(np.nanmean(np.abs(actual - floor))) / scale,
@@ -228,7 +225,6 @@ def judge(
         missed=bounds.peak < peak,
         missed_at_hour=float(bounds.by_hour[hour]) < peak,
         over_provision=bounds.peak / peak if peak > 0.0 else np.nan,
-        covered=float((actual[known] <= told.p95[known]).mean()),
     )
 
 
@@ -250,7 +246,6 @@ def _group(name: str, walks: Sequence[Sequence[Step]]) -> Group:
         missed=float(np.mean([step.missed for step in every])),
         missed_at_hour=float(np.mean([step.missed_at_hour for step in every])),
         over_provision=float(np.median(ratios)) if ratios else np.nan,
-        covered=float(np.mean([step.covered for step in every])),
     )
 
 
@@ -309,13 +304,13 @@ def summary(walks: Mapping[str, Sequence[Sequence[Step]]]) -> Result:
 def markdown(result: Result) -> str:
     """Return the table of the results."""
     lines = [
-        "| group | series | forecasts | MASE | MASE of naive | ratio | naive, a day ago | p95 covers |"
+        "| group | series | forecasts | MASE | MASE of naive | ratio | naive, a day ago |"
         " peaks above the bound | at its hour | bound / peak |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [
         f"| {group.name} | {group.series} | {group.forecasts} | {group.mase:.2f} | {group.mase_naive:.2f} |"
-        f" {group.ratio:.2f} | {group.mase_day:.2f} | {group.covered:.0%} |"
+        f" {group.ratio:.2f} | {group.mase_day:.2f} |"
         f" {group.missed:.0%} | {group.missed_at_hour:.0%} |"
         f" {'' if np.isnan(group.over_provision) else format(group.over_provision, '.2f')} |"
         for group in (*result.groups, result.total)

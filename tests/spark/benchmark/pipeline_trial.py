@@ -299,10 +299,8 @@ def _step(told: Sequence[Row], seen: Sequence[Row], came: models.Floats) -> Step
     forecast = models.Forecast(
         model=told[0]["model"],
         p50=np.array([row["p50"] for row in told]),
-        p95=np.array([row["p95"] for row in told]),
         season=season,
         seasons=told[0]["seasons"],
-        coverage=np.nan,
         flag=told[0]["flag"],
     )
     return judge(forecast, Bounds(told[0]["peak_bound"], np.array([row["hour_bound"] for row in told])), came, before)

@@ -98,7 +98,6 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ou
             "peak_bound": 1.2 * max(one.came[:24]),
             "h": hour,
             "p50": value,
-            "p95": 1.1 * value,
             "hour_bound": 1.1 * value,
         }
         for one in loaded.services
@@ -133,7 +132,6 @@ def test_a_forecast_that_came_true_has_no_error_and_a_bound_that_is_not_missed(o
         assert step.mase_naive > 0
         assert not step.missed
         assert step.over_provision == pytest.approx(1.2)
-        assert step.covered == 1.0
 
 
 def test_demand_is_measured_where_something_is_known(outcome):

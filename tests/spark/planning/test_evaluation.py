@@ -9,7 +9,7 @@ from tests.spark.hours import hour, row, table
 
 
 def told(service: str, issued: int, p50: list[float]):
-    """A forecast: p95 is 10 above p50, the bound 20."""
+    """A forecast: the bound is 20 above p50."""
     rows = []
     for i, value in enumerate(p50):
         known = {
@@ -17,9 +17,7 @@ def told(service: str, issued: int, p50: list[float]):
             "issued": hour(issued),
             "h": hour(issued + i),
             "p50": value,
-            "p95": value + 10.0,
             "peak_bound": value + 20.0,
-            "coverage": 0.95,
             "bound_miss_most": 0.1,
         }
         rows.append(tuple(known.get(name) for name in GOLD_FORECAST.schema.names))
@@ -68,14 +66,11 @@ def test_the_error_is_of_all_hours_together(became):
     assert became["zero", 0]["mape"] is None
 
 
-def test_what_was_covered_and_whether_the_peak_was_missed(became):
-    assert became["good", 0]["coverage"] == 0.75
+def test_whether_the_peak_was_missed(became):
     assert not became["good", 0]["peak_missed"]
-    assert became["bad", 0]["coverage"] == 0.5
     assert became["bad", 0]["peak_missed"]
     assert became["minute", 0]["peak_missed"]
 
 
 def test_what_was_promised_stands_beside_it(became):
-    row_ = became["good", 0]
-    assert (row_["promised_coverage"], row_["promised_miss_most"]) == (0.95, 0.1)
+    assert became["good", 0]["promised_miss_most"] == 0.1

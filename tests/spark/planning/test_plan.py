@@ -24,7 +24,7 @@ def told(service: str, bounds: list[float], **members):
     known |= {"bound_trials": 16, "bound_missed": 0, "bound_miss_most": 0.17, "bound_ahead_h": 168}
     rows = []
     for i, bound in enumerate(bounds):
-        known |= {"h": hour(NOW + i), "p50": bound / 2, "p95": bound, "hour_bound": bound, "peak_bound": max(bounds)}
+        known |= {"h": hour(NOW + i), "p50": bound / 2, "hour_bound": bound, "peak_bound": max(bounds)}
         rows.append(tuple((known | members).get(name) for name in GOLD_FORECAST.schema.names))
     return rows
 

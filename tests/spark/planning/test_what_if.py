@@ -32,7 +32,7 @@ def tables(tmp_path):
     hours = [{**load, "date": hour(number).date(), "h": hour(number)} for number in range(24, NOW)]
     put_dates(made, GOLD_SERVICE_1H, hours)
     told = {"service": "web", "issued": hour(NOW), "peak_bound": 130.0, "flag": "", "headroom": 1.3}
-    known = {"p50": 80.0, "p95": 90.0}
+    known = {"p50": 80.0}
     steps = [{**told, **known, "h": hour(NOW + number), "hour_bound": 100.0 + number} for number in range(24)]
     names = GOLD_FORECAST.schema.names
     put_dates(made, GOLD_FORECAST, [{**row, "date": hour(NOW).date()} for row in steps])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.capacity.report.chart import HEIGHT, WIDTH, Band, Line, Mark, chart
+from spark.capacity.report.chart import HEIGHT, WIDTH, Line, Mark, chart
 from spark.capacity.report.files import table_csv
 from spark.capacity.report.page import links_of, write
 from spark.capacity.report.service_rows import services_of
@@ -50,10 +50,8 @@ def forecast(service: str, flag: str = "", issued: datetime = NOW) -> list[Recor
             "h": issued + timedelta(hours=number),
             "model": "seasonal naive",
             "p50": 310.0,
-            "p95": 350.0,
             "hour_bound": 433.0,
             "peak_bound": 460.0,
-            "coverage": 0.93,
             "bound_trials": 12,
             "bound_missed": 1,
             "bound_miss_most": 0.339,
@@ -138,9 +136,7 @@ def evaluated(service: str, week: int, missed: bool) -> Record:
         "issued": NOW - timedelta(weeks=week),
         "horizon_h": 168,
         "mape": 0.061,
-        "coverage": 0.914,
         "peak_missed": missed,
-        "promised_coverage": 0.93,
         "promised_miss_most": 0.339,
     }
 
@@ -361,7 +357,6 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
         "Providers now8",
         "Needed in the horizon11",
         "bound at the target utilisation, and 2 to spare",
-        "p95 held in 93 % of the hours",
         "was missed: 1 of 12, a week ahead; 95 %: at most 34 %",
         "1.31 times the peak",
     ):
@@ -375,7 +370,7 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
 
 def test_promises_stand_beside_what_came_true(page):
     rows = [[text(cell) for cell in row] for row in section(page, "Promises and outcomes").iter("tr")]
-    assert rows[1] == ["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]
+    assert rows[1] == ["auth", "4", "6.1 %", "34 %", "25 % of 4", "1.31 x"]
     # Of a service without past forecasts nothing was promised: the record of its bound stands in its section.
     assert len(rows) == 2
 
@@ -510,8 +505,8 @@ def test_growth_and_events_are_in_the_hours_to_come():
     steps = forecast("a")
     steps[0]["factor"] = 2.0
     [one] = services_of(complete({"gold_forecast": steps, "gold_plan": [plan("a")]}))
-    values = [[hour[name] for name in ("p50", "p95", "hour_bound")] for hour in one.forecast[:2]]
-    assert values == [[620.0, 700.0, 866.0], [310.0, 350.0, 433.0]]
+    values = [[hour[name] for name in ("p50", "hour_bound")] for hour in one.forecast[:2]]
+    assert values == [[620.0, 866.0], [310.0, 433.0]]
 
 
 def test_the_first_screen_has_the_earliest_and_the_expected_time():
@@ -664,10 +659,9 @@ def test_a_missing_hour_breaks_the_line():
 @pytest.mark.parametrize("values", [[0.0, 0.0], [5.0], [1e-9, 2e-9], [1e15, 3e15], [7.0] * 400])
 def test_charts_of_any_size_stay_in_their_frame(values):
     points = [(number * 3600.0, value) for number, value in enumerate(values)]
-    band = Band("b", "band", [(at, 0.0, value) for at, value in points])
-    drawn = chart([Line("l", "demand", points)], [band], [Mark("m", "now", datetime.fromtimestamp(0, UTC))])
+    drawn = chart([Line("l", "demand", points)], [Mark("m", "now", datetime.fromtimestamp(0, UTC))])
     assert drawn is not None
-    for path in (*drawn.bands, *drawn.lines, *(path for path, _ in drawn.marks)):
+    for path in (*drawn.lines, *(path for path, _ in drawn.marks)):
         for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.d):
             assert 0 <= float(x) <= WIDTH
             assert 0 <= float(y) <= HEIGHT
