@@ -136,8 +136,7 @@ def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Flo
 
 def _odds(now: str, record: str, odds: peak_bound.Odds) -> dict[str, Any]:
     """Return the columns of odds, and of their record, whose names begin with its own."""
-    tried = {f"{record}_{name}": getattr(odds, name) for name in ("said", "trials", "missed")}
-    return {now: odds.now, **tried}
+    return {now: odds.now, **{f"{record}_{name}": getattr(odds, name) for name in ("said", "trials", "missed")}}
 
 
 def _quiet(series: models.Floats) -> str:

@@ -124,9 +124,5 @@ def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
 def _flag(series: Floats) -> str:
     """Return a reason to trust the forecast less, or nothing."""
     known = series[~np.isnan(series)]
-    flags = []
-    if known.max() == known.min():
-        flags.append(FLAG_CONSTANT)
-    if len(known) < (1.0 - GAPS) * len(series):
-        flags.append(FLAG_GAPS)
-    return "; ".join(flags)
+    found = {FLAG_CONSTANT: known.max() == known.min(), FLAG_GAPS: len(known) < (1.0 - GAPS) * len(series)}
+    return "; ".join(flag for flag, is_so in found.items() if is_so)

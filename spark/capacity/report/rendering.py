@@ -25,10 +25,6 @@ def moment(value: datetime | None) -> str:
     return DASH if value is None else value.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def date(value: datetime) -> str:
-    return value.strftime("%Y-%m-%d")
-
-
 def number(value: float | None, digits: int = 1) -> str:
     """Return a number with at most ``digits`` digits after the point; one beyond all numbers is unknown."""
     if value is None or not isfinite(value):
@@ -40,6 +36,15 @@ def number(value: float | None, digits: int = 1) -> str:
 def percent(value: float | None, digits: int = 1) -> str:
     """Return a fraction as a percentage."""
     return DASH if value is None else f"{number(value * 100, digits)} %"
+
+
+ODDS = (1, 2, 5, 10, 20, 50)
+"""The percentages as which odds are printed: past ones held within a factor of two."""
+
+
+def chance(odds: float) -> str:
+    """Return odds as the nearest of these percentages."""
+    return f"{min(ODDS, key=lambda one: abs(one - 100.0 * odds))} %"
 
 
 def duration(seconds: float | None) -> str:
@@ -94,6 +99,6 @@ def _environment() -> Environment:
         # The report is written in one piece, and the templates of a run do not change.
         auto_reload=False,
     )
-    environment.filters |= {made.__name__: made for made in (moment, date, number, percent, duration, ahead, counted)}
+    environment.filters |= {made.__name__: made for made in (moment, number, percent, chance, duration, ahead, counted)}
     environment.globals |= {"DASH": DASH, "ROWS": ROWS}
     return environment

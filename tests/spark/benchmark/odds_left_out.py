@@ -11,20 +11,19 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import attrs
 import numpy as np
 
 from spark.capacity.planning.peak_bound import ODDS_FROM_DAYS, past_bounds, past_odds
+from spark.capacity.report.rendering import chance
 from tests.spark.benchmark.headroom import pieces
 from tests.spark.benchmark.traces import TraceError, files, read_trace
 
 WEIGHTS = (300, 1_000, 3_000)
 """Days that a rate may count for."""
 
-BANDS = (0.0, 0.005, 0.01, 0.02, 0.035, 0.06, 0.12, 1.0)
 FEWEST = 30
 """Cases of a band that is judged."""
 
@@ -105,21 +104,23 @@ def left_out(found: Sequence[Service], by: str, days: int, divided: bool) -> lis
 
 
 def table(name: str, how: str, pairs: Sequence[tuple[float, bool]]) -> Iterator[str]:
-    """Yield a line for each band that has enough cases."""
-    for low, high in pairwise(BANDS):
-        mine = [pair for pair in pairs if low <= pair[0] < high]
+    """Yield a line for each way in which the report prints odds, if it has enough cases."""
+    printed = defaultdict[str, list[tuple[float, bool]]](list)
+    for pair in pairs:
+        printed[chance(pair[0])].append(pair)
+    for band, mine in printed.items():
         if len(mine) >= FEWEST:
             odds, missed = float(np.mean([one for one, _ in mine])), sum(miss for _, miss in mine)
             ratio = missed / len(mine) / odds
             verdict = "met" if 1.0 / MOST_RATIO <= ratio <= MOST_RATIO else "MISSED"
             yield (
-                f"| {name} | {how} | {low:.1%} to {high:.1%} | {len(mine):,} | {odds:.2%} |"
+                f"| {name} | {how} | {band} | {len(mine):,} | {odds:.2%} |"
                 f" {missed / len(mine):.2%} | {ratio:.2f}: {verdict} |"
             )
 
 
 def main() -> None:
-    print("| odds | numbers of | band | cases | said | came | came / said |\n|---|---|---|--:|--:|--:|--:|")
+    print("| odds | numbers of | printed | cases | said | came | came / said |\n|---|---|---|--:|--:|--:|--:|")
     paths = [path for folder in sys.argv[1:] for path in files(Path(folder))]
     for name, days, horizon in KINDS:
         found: list[Service] = []

@@ -470,7 +470,7 @@ def test_each_number_of_a_plan_opens_to_its_inputs():
     assert "came on Saturday, 2026-05-30, at 18 h UTC" in told
     # 460 / (50 x 70 %) are 14, and two.
     assert "11 the largest of 16 (peak bound at 70% load + 2 spare), 1 (at least 1)" in told
-    assert "3.1 % a day ahead: said 4 %, came 1 of 12 days" in told
+    assert "2 % a day ahead: said 4 %, came 1 of 12 days" in told
     assert "5 % a week ahead: said 4.5 %, came 0 of 3 weeks" in told
     assert "fewer provider-hours a peak was above the bound of the hour in 4 of 336 hours, in 1 of 2 past weeks" in told
 
