@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import succeed
-from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from broker.app.event_sources import EVERY, EventSources, report_plan
@@ -18,19 +17,22 @@ from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
 from broker.core.plan import PlanFile
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.turns import Turns
+from broker.core.turns import SHARE, Turns
 from broker.export.plan_document import parse
 from tests.core.plans import MADE, document, service
+from tests.ticking_clock import TickingClock
 
 SETTLE = 5.0
 
 
 @implementer(INotifications)
 class Farm:
-    """A registry with its event sources. ``events`` has what they reported."""
+    """A registry with its event sources. ``events`` has what they reported, each within ``cost`` seconds."""
+
+    cost = 0.0
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         restored = Restored((), 60.0, self.clock, lambda ids: None)
         self.registry = Registry(self.clock, count(1).__next__, restored)
         self.listeners: list[Listening] = []
@@ -53,6 +55,7 @@ class Farm:
     def event(self, kind: str, name: str, about: Mapping[str, object] | None = None) -> None:
         assert kind in EVENTS
         self.events.append((kind, name, dict(about or {})))
+        self.clock.rightNow += self.cost
 
     def offer(self, name: str) -> int:
         provider = self.registry.join("p", "elko", "10.0.0.1")
@@ -94,6 +97,22 @@ def test_several_services_settle_each_in_its_own_time() -> None:
     farm.registry.leave(two)
     assert [name for _, name, _ in farm.advance(SETTLE - 1)] == ["a"]
     assert [name for _, name, _ in farm.advance(1)] == ["b"]
+
+
+def test_many_services_that_are_gone_are_reported_over_several_turns() -> None:
+    farm = Farm()
+    names = [f"s{number}" for number in range(200)]
+    for provider in [farm.offer(name) for name in names]:
+        farm.registry.leave(provider)
+    farm.cost = SHARE / 40
+    farm.clock.rightNow += SETTLE
+    farm.clock.turn()
+    assert 0 < len(farm.events) <= 100
+    farm.registry.leave(farm.offer("late"))
+    for _ in range(10):
+        farm.clock.turn()
+    assert [name for _, name, _ in farm.events] == names
+    assert [name for _, name, _ in farm.advance(SETTLE)] == [*names, "late"]
 
 
 def test_a_new_service_is_no_event() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from twisted.internet.defer import CancelledError
 
-from broker.core.turns import SHARE, Turns
+from broker.core.turns import PIECE, SHARE, Turns, removed
 from tests.ticking_clock import TickingClock
 
 
@@ -74,6 +74,22 @@ def test_a_failure_ends_the_work_and_is_passed_on(rig: Rig) -> None:
     rig.turns.run(steps()).addErrback(lambda failure: failed.append(failure.check(ValueError)))
     assert failed == [ValueError]
     assert rig.turns.run(rig.steps("a", 1)).called, "the account goes on"
+
+
+def test_work_that_ends_late_in_a_turn_is_done_in_the_next_one(rig: Rig) -> None:
+    def steps() -> Iterator[None]:
+        yield
+        rig.clock.rightNow += SHARE
+
+    done = rig.turns.run(steps())
+    assert not done.called
+    rig.clock.turn()
+    assert done.called
+
+
+def test_a_list_is_taken_apart_from_its_end() -> None:
+    items = list(range(PIECE + 2))
+    assert [(piece, list(items)) for piece in removed(items)] == [(list(range(2, PIECE + 2)), [0, 1]), ([0, 1], [])]
 
 
 def test_cancelled_work_makes_no_further_step(rig: Rig) -> None:
