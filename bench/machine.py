@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,12 @@ from pathlib import Path
 _ALL_TIME = 2
 """The kernel's clock of a process is the inverse of its number, three bits up, and these say what counts: all that it
 ran. /proc says the same, but only to a hundredth of a second."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+"""Ticks of a second in /proc."""
+
+EACH = 0.1
+"""Seconds between two looks at the processes of a session: what one does after its last look does not count."""
 
 A_SECOND = 200
 """Ticks of two processors in a second: of less time, a share says nothing."""
@@ -44,6 +51,42 @@ def load_average() -> str:
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process and all its threads so far, the kernel's for it included."""
     return time.clock_gettime(~pid << 3 | _ALL_TIME)
+
+
+class SessionTime:
+    """CPU time of all processes of a session, those that have ended included.
+
+    They are read from /proc at intervals, since the daemon of Spark's Python workers ignores SIGCHLD: so no process has
+    the times of these among those of its children.
+    """
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._ticks: dict[tuple[str, str], int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> float:
+        """Return the seconds up to now, and read no more."""
+        self._over.set()
+        self._thread.join()
+        return sum(self._ticks.values()) / TICKS
+
+    def _run(self) -> None:
+        self._read()
+        while not self._over.wait(EACH):
+            self._read()
+        self._read()
+
+    def _read(self) -> None:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has just ended
+            if int(fields[3]) == self._session:
+                self._ticks[stat.parent.name, fields[19]] = int(fields[11]) + int(fields[12])
 
 
 def waited_seconds(pid: int) -> float:

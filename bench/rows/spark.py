@@ -11,17 +11,18 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import attrs
 
 from bench.harness import Figure, Scenario, at_most
+from bench.machine import SessionTime
 from bench.servers import CHECKOUT, FailedError
 
 RECORDS = int(os.environ.get("RECORDS", "2000000"))
@@ -37,7 +38,7 @@ START, MILLION = 35.0, 5.0
 """The most core-seconds of a run, and of each million records beside."""
 
 SUBREAPER = 36
-"""The option of prctl(2) by which processes that a child left are children of this process, and so in its times."""
+"""The option of prctl(2) by which processes that a child left are children of this process, which waits for them."""
 
 INCREMENT = 22.0
 """Seconds that one more day may take, without the session's start."""
@@ -64,8 +65,11 @@ class Run:
         return sum(self.jobs.values())
 
 
-def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
-    """Run a Python of its own in the checkout; yield its lines and when they came."""
+def _lines(
+    arguments: Sequence[str], log: Path, used: Callable[[float], object] = lambda _: None
+) -> Iterator[tuple[float, str]]:
+    """Run a Python of its own in the checkout; yield its lines and when they came. In the end ``used`` is called with
+    the core-seconds of all processes of its session."""
     with log.open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, *arguments],
@@ -74,7 +78,9 @@ def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
             stdout=subprocess.PIPE,
             stderr=errors,
             encoding="utf-8",
+            start_new_session=True,
         )
+        took = SessionTime(process.pid)
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -84,26 +90,24 @@ def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
         finally:
             process.kill()
             process.wait()
+            _wait_for_children()
+            used(took.stop())
 
 
-def _core_seconds() -> float:
-    """Return the core-seconds of all processes that have ended, after the last of them has: Java outlives Python."""
-    while True:
-        try:
+def _wait_for_children() -> None:
+    """Wait until all have ended: Java outlives Python."""
+    with suppress(ChildProcessError):
+        while True:
             os.waitpid(-1, 0)
-        except ChildProcessError:
-            break
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def copy(segments: Path, out: Path, log: Path) -> Run:
     """Measure the bare copy."""
     arguments = ["bench/references/spark_copy.py", str(segments), str(out), HEAP, MASTER]
-    before = _core_seconds()
-    *_, (_, told) = _lines(arguments, log)
+    used: list[float] = []
+    *_, (_, told) = _lines(arguments, log, used.append)
     seconds = json.loads(told)
-    return Run({"copy": seconds["copy"]}, seconds["start"], _core_seconds() - before)
+    return Run({"copy": seconds["copy"]}, seconds["start"], *used)
 
 
 def run(journal: Path, out: Path, log: Path) -> Run:
@@ -114,11 +118,12 @@ def run(journal: Path, out: Path, log: Path) -> Run:
     """
     lock = out / ".lock"
     lock.unlink(missing_ok=True)
-    before, begin, wall = _core_seconds(), time.monotonic(), time.time()
+    used: list[float] = []
+    begin, wall = time.monotonic(), time.time()
     arguments = ["-m", "spark.capacity", "run", "--journal", str(journal), "--out", str(out)]
     jobs: dict[str, float] = {}
     last, start = begin, 0.0
-    for at, line in _lines([*arguments, "--master", MASTER, "--memory", HEAP], log):
+    for at, line in _lines([*arguments, "--master", MASTER, "--memory", HEAP], log, used.append):
         if not line.startswith(HERE) or line.startswith(HERE + " "):
             continue
         if not jobs:
@@ -126,7 +131,7 @@ def run(journal: Path, out: Path, log: Path) -> Run:
             last = begin + start
         jobs[line.split()[0]] = at - last
         last = at
-    return Run(jobs, start, _core_seconds() - before)
+    return Run(jobs, start, *used)
 
 
 def jobs(seconds: float) -> list[Figure]:
