@@ -7,7 +7,7 @@ import pytest
 from broker.cluster.publisher import MAX_BATCH, STEP
 from broker.cluster.settings import ClusterSettings
 from broker.core.model import Rights, Service
-from broker.core.turns import SHARE
+from broker.core.turns import PIECE, SHARE
 from tests.cluster.logic.members import Farm, Member
 
 SERVICES = 4 * STEP
@@ -75,3 +75,36 @@ def test_deletions_go_on_without_space_while_many_services_wait(farm: Farm, turn
     farm.until(lambda: b.found("shop") == [other], "the departure")
     farm.etcd.drain_alarm()
     farm.until(lambda: len(names(farm)) == SERVICES + 2, "the services")
+
+
+def test_what_peers_do_while_a_new_session_is_reconciled_counts(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    services = [f"s-{number}" for number in range(10 * PIECE)]
+
+    def offer(member: Member) -> int:
+        id = member.registry.join("server", "elko", "10.0.0.1:5")
+        member.registry.offer([Service(name, "h:1", id) for name in services], Rights())
+        return id
+
+    def holders() -> set[int]:
+        return set(farm.registrations().values())
+
+    mine = offer(a)
+    farm.until(lambda: len(names(farm)) == len(services) and holders() == {mine}, "the services")
+    a.client.disconnect()
+    farm.until(lambda: not a.is_member, "the end of the session")
+    other = offer(b)
+    farm.until(lambda: holders() == {other}, "the services of the other one")
+    a.client.connect()
+    farm.clock.tick = SHARE
+    own = a.cluster._sessions.parts.own
+    while not 0 < len(own._unread) < len(services):
+        assert not a.is_member, "the session was reconciled in one turn"
+        farm.clock.turn()
+        farm.clock.rightNow += 0.001
+    farm.clock.tick = 0.0
+    newest = offer(a)
+    farm.until(lambda: holders() == {newest}, "the newest services")
+    farm.run(3.0)
+    assert holders() == {newest}
+    assert a.found("s-0") == b.found("s-0") == [newest]
