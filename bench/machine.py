@@ -54,7 +54,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class SessionTime:
-    """CPU time of all processes of a session, those that have ended included.
+    """CPU time of all processes of a session from now on, those that end included.
 
     They are read from /proc at intervals, since the daemon of Spark's Python workers ignores SIGCHLD: so no process has
     the times of these among those of its children.
@@ -63,6 +63,8 @@ class SessionTime:
     def __init__(self, session: int) -> None:
         self._session = session
         self._ticks: dict[tuple[str, str], int] = {}
+        self._read()
+        self._before = sum(self._ticks.values())
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -71,13 +73,12 @@ class SessionTime:
         """Return the seconds up to now, and read no more."""
         self._over.set()
         self._thread.join()
-        return sum(self._ticks.values()) / TICKS
+        self._read()
+        return (sum(self._ticks.values()) - self._before) / TICKS
 
     def _run(self) -> None:
-        self._read()
         while not self._over.wait(EACH):
             self._read()
-        self._read()
 
     def _read(self) -> None:
         for stat in Path("/proc").glob("[0-9]*/stat"):

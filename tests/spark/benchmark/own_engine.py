@@ -19,6 +19,7 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from bench.machine import SessionTime
 from spark.capacity.ingest.sorted_files import BRONZE, FILE, LARGE, SortedFiles
 from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.registrations import COLUMNS
@@ -29,20 +30,6 @@ from spark.capacity.service.grids import Service
 from spark.capacity.session import open_session
 from spark.capacity.tables.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M
 from spark.capacity.tables.store import Tables, readable, url
-
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def core_seconds() -> float:
-    """Return the CPU time of all processes of this session, those that have ended included."""
-    total, mine = 0, os.getsid(0)
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getsid(int(entry.name)) == mine:
-                total += sum(map(int, (entry / "stat").read_text().rpartition(")")[2].split()[11:15]))
-        except (OSError, ProcessLookupError):
-            continue
-    return total / TICKS
 
 
 def times(source: Tables, place: Path, count: int) -> list[str]:
@@ -78,9 +65,9 @@ def sorted_by_us(paths: Iterable[str], place: str) -> Iterator[int]:
 
 
 def measured(name: str, work: Callable[[], object]) -> None:
-    before = core_seconds()
+    used = SessionTime(os.getsid(0))
     told = work()
-    print(f"{name}: {core_seconds() - before:.1f} core-seconds ({told})", flush=True)
+    print(f"{name}: {used.stop():.1f} core-seconds ({told})", flush=True)
 
 
 def counted(rows: DataFrame, *keys: str) -> int:
