@@ -38,13 +38,13 @@ def percent(value: float | None, digits: int = 1) -> str:
     return DASH if value is None else f"{number(value * 100, digits)} %"
 
 
-ODDS = (1, 2, 5, 10, 20, 50)
-"""The percentages as which odds are printed: past ones held within a factor of two."""
+PRINTED_ODDS = (1, 2, 5, 10, 20, 50)
+"""Percentages as which odds are printed: past odds held within a factor of two."""
 
 
 def chance(odds: float) -> str:
-    """Return odds as the nearest of these percentages."""
-    return f"{min(ODDS, key=lambda one: abs(one - 100.0 * odds))} %"
+    """Return odds as the nearest of `PRINTED_ODDS`."""
+    return f"{min(PRINTED_ODDS, key=lambda one: abs(one - 100.0 * odds))} %"
 
 
 def duration(seconds: float | None) -> str:
