@@ -206,7 +206,7 @@ class Registrations:
         self._own: dict[Key, Own] = {}
         """As many as the registry has own registrations, and those that have ended within the TTL or the grace."""
         self._unconfirmed: dict[Key, None] = {}
-        """Those that are claimed: at a loss of touch they are few, and all own ones many."""
+        """The keys in CLAIMED: few, where a loss of touch would otherwise look at all own registrations."""
         self._departed: dict[Key, float] = {}
         """Ends of the times of departed ones, the earliest first."""
         self._departed_timer: IDelayedCall | None = None
@@ -279,7 +279,7 @@ class Registrations:
         while self._unread:
             for _ in range(PIECE):
                 if self._unread:
-                    self._reconcile(self._unread.popitem()[0])
+                    self._reconcile_one(self._unread.popitem()[0])
             yield
 
     def touched(self, keys: Mapping[Key, int]) -> None:
@@ -392,9 +392,10 @@ class Registrations:
         """Bring a registration to what the session has read, unless it is."""
         if key in self._unread:
             del self._unread[key]
-            self._reconcile(key)
+            self._reconcile_one(key)
 
-    def _reconcile(self, key: Key) -> None:
+    def _reconcile_one(self, key: Key) -> None:
+        """Bring a registration to what the session has read."""
         table, own = self._shared.table, self._own.get(key)
         entry = table.valid(key)
         ours = entry is not None and entry.broker == self._name
