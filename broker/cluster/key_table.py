@@ -7,9 +7,10 @@ Rules:
 - A beat is kept only beside its member, and a load counts only from the holder of its provider.
 - The end of a member's lease deletes its key first, and then its entries, in one revision. So a deletion of a valid
   entry is an act of its holder.
-- A lease that ended while this member was interrupted too, or soon after, or with the data of etcd, is *held*: its
-  entries count until another value of their key, or until `drop_held`: that is due once their member has restored its
-  registrations or has ended. Etcd does not have them, so that a deletion of the key does not concern them.
+- A lease that ended while this member was interrupted too, or soon after, or too early, or with the data of etcd, is
+  *held*: its entries count until another value of their key, or until `drop_held`: that is due once their member has
+  restored its registrations or has ended. The deletions by the end of the lease do not concern them.
+- A key of the member under that lease proves that it has not ended: another program had deleted the key.
 - All tables are bounded; what is over a limit is counted as well, and left out.
 
 The file is longer than others: each change of a key updates all indexes at once.
@@ -152,6 +153,8 @@ class Table:
         """Number of the loads of a member that have a provider."""
         self._of: dict[str, dict[Key, None]] = {}
         """Keys at which a member has an entry or a standby."""
+        self._ended = 0
+        """Revision of the last end of a lease that is held."""
         self.held: dict[tuple[str, int], bool] = {}
         """Members with their leases that are held, 0 for the record; True if they are to be dropped now. Such a member
         stays until it has another lease."""
@@ -245,8 +248,10 @@ class Table:
             self.delete(kv.key, kv.mod_revision, touched)
             self._note_unusable(rest, kv.mod_revision)
 
-    def delete(self, key: bytes, revision: int, touched: Touched, hold: bool = False) -> None:
-        """Take over the deletion of a key. With ``hold`` the lease of a member that ends is held."""
+    def delete(
+        self, key: bytes, revision: int, touched: Touched, hold: Callable[[str], bool] = lambda name: False
+    ) -> None:
+        """Take over the deletion of a key. ``hold`` returns whether the lease of a member that ends is held."""
         rest = key[len(self._keys.prefix) :]
         kind, _, tail = rest.partition(b"/")
         try:
@@ -255,7 +260,7 @@ class Table:
             elif kind == b"t":
                 registration, name = layout.standby_of(tail)
                 standby = self.standbys.get(registration, {}).get(name)
-                if standby is None or not self.is_held(standby):
+                if standby is None or not self._keeps(standby, revision):
                     self._set_standby(registration, name, None, revision, touched)
             elif kind == b"l":
                 self._set_loads(layout.loads_of(tail), None, touched)
@@ -430,10 +435,14 @@ class Table:
 
     def _delete_entry(self, key: Key, revision: int, touched: Touched) -> None:
         entry = self.entries.get(key)
-        if entry is not None and self.is_held(entry):
+        if entry is not None and self._keeps(entry, revision):
             self.unusable.pop(key, None)
         else:
             self._set_entry(key, None, revision, touched)
+
+    def _keeps(self, entry: Entry, revision: int) -> bool:
+        """Return True if the end of a lease that is held deleted an entry."""
+        return revision <= self._ended and self.is_held(entry)
 
     def _unindex(self, key: Key, name: str) -> None:
         """Forget that a member has a key, unless it has it otherwise."""
@@ -449,6 +458,7 @@ class Table:
         before = self.members.pop(name, None)
         if entry is not None:
             self.members[name] = entry
+            self.held.pop((name, entry.lease), None)
         else:
             self.beats.pop(name, None)
         touched.members[name] = None
@@ -463,13 +473,13 @@ class Table:
             for each in [each for each in self.held if each[0] == name]:
                 self.held[each] = touched.due = True
 
-    def _end_member(self, name: str, revision: int, touched: Touched, hold: bool) -> None:
+    def _end_member(self, name: str, revision: int, touched: Touched, hold: Callable[[str], bool]) -> None:
         """The key of a member is gone."""
         member = self.members.get(name)
-        if member is None or not hold:
+        if not hold(name) or member is None:
             self._set_member(name, None, revision, touched)
         else:
-            self.held[name, member.lease] = False
+            self.held[name, member.lease], self._ended = False, revision
 
     def _set_loads(self, where: tuple[str, int], entry: LoadsEntry | None, touched: Touched) -> None:
         before = self._loads.pop(where, None)

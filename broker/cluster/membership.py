@@ -44,6 +44,7 @@ from twisted.python.failure import Failure
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import (
     Compare,
+    Delete,
     EtcdError,
     Get,
     IEtcd,
@@ -124,7 +125,7 @@ class Membership:
         self._rng = rng
         self._keys = keys
         self._name = name
-        self._key = keys.member(name)
+        self._key, self._beat = keys.member(name), keys.beat(name)
         self._ttl = ttl
         self._describe = describe
         self.instance = instance
@@ -238,6 +239,8 @@ class Membership:
         self.leave()
         lease, self.lease = self.lease, 0
         if lease:
+            # Otherwise the end of a lease of a member that has just beaten would be taken for a mistake of etcd.
+            await self._etcd.txn([Compare("LEASE", self._beat, lease)], [Delete(self._beat)])
             await self._etcd.revoke(lease)
 
     # internal

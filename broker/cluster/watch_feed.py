@@ -15,6 +15,9 @@ Rules:
   write them again. The time begins again with the watch after an interruption, since etcd that this member cannot reach
   may be away for the others, too. For a member without a key in etcd and without a sign of life at its link, it ends
   with the doubt.
+- So are those of a member that has beaten within `EARLY` of the TTL: without an end of the member, a former leader of
+  etcd that returns from a partition may revoke leases that another one has renewed. If its link shows no life, the time
+  ends after `HELD_LOOK` seconds. A member that leaves deletes its beat first.
 
 Heartbeat of the watch: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 
@@ -45,6 +48,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -85,6 +89,10 @@ CLOSE = 5_000
 HOLD = 10
 """Maximum time for which entries of other members are held, in TTLs: all of them may have lost etcd, and some may
 need that long to reach it again and to write all their entries."""
+
+EARLY = 0.5
+"""Share of the TTL within which a member has beaten whose lease ends too early: it is renewed every quarter of the TTL,
+so that a member that has ended was silent for three quarters."""
 
 HELD_LOOK = 1.0
 """Seconds between two looks at the members whose entries are held."""
@@ -168,6 +176,8 @@ class Feed:
         """Times of the end of all that is held, and of the first look at its members."""
         self._leases: dict[str, int] = {}
         """Members whose leases have ended, with the revisions, of which more events may come."""
+        self._beats: dict[str, float] = {}
+        """Times of the last beats of the members."""
         self._left: deque[tuple[Key, int]] = deque()
         """Keys of such members that are still to be touched, with the revisions."""
         self._touching: Deferred[None] | None = None
@@ -245,16 +255,22 @@ class Feed:
         touched = Touched()
         table = self._shared.table
         doubtful = revision <= self._doubtful_to or self._doubtful()
-        own, held = self._keys.member(self._name), len(table.held)
+        held, now = len(table.held), self._clock.seconds()
+
+        def hold(name: str) -> bool:
+            early = now - self._beats.pop(name, -inf) < EARLY * self._ttl and name in table.beats
+            return name != self._name and (doubtful or early)
+
         for event in events:
             self.events += 1
             if event.value is None:
-                table.delete(event.key, event.revision, touched, doubtful and event.key != own)
+                table.delete(event.key, event.revision, touched, hold)
             else:
                 table.put(event.value, touched)
+        self._beats.update((name, now) for name in touched.beats if name in table.members)
         self.revision = max(self.revision, revision)
         if len(table.held) > held:
-            self._hold()
+            self._hold(doubtful)
         elif touched.due:
             self._drop_after(0)
         self._note(touched)
@@ -308,16 +324,16 @@ class Feed:
         if self._receiver is receiver:
             self._watch = watch
             if self._holding and anew:
-                self._hold()
+                self._hold(True)
             elif self._holding:
                 self._drop_after(max(0.0, self._hold_look - self._clock.seconds()))
 
-    def _hold(self) -> None:
-        """Hold what is held now for `HOLD` TTLs, and for the time of a doubt if its member shows no life."""
+    def _hold(self, doubtful: bool) -> None:
+        """Hold what is held now for `HOLD` TTLs, and less if its member shows no life: for the time of the doubt."""
         self._holding = True
-        now, doubt = self._clock.seconds(), DOUBT[0] * self._ttl + DOUBT[1]
-        self._hold_end, self._hold_look = now + HOLD * self._ttl, now + doubt
-        self._drop_after(doubt)
+        now, look = self._clock.seconds(), DOUBT[0] * self._ttl + DOUBT[1] if doubtful else HELD_LOOK
+        self._hold_end, self._hold_look = now + HOLD * self._ttl, max(self._hold_look, now + look)
+        self._drop_after(self._hold_look - now)
 
     def _fire(self, revision: int | None) -> None:
         """Fire the Deferreds that wait for revisions up to this one; None, the end of the watch, fires all."""

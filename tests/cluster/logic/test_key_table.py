@@ -101,7 +101,7 @@ def test_what_a_held_lease_had_counts_until_its_member_has_restored(
     for number, what in enumerate(each, 2):
         change(made, number, *what)
     had = [made.valid(key) for key in REGISTRATIONS]
-    made.delete(KEYS.member("b"), 90, Touched(), hold)
+    made.delete(KEYS.member("b"), 90, Touched(), lambda name: hold)
     for key in made.of("b"):
         # As etcd deletes what is under a lease.
         entry = made.entries.get(key)
@@ -139,13 +139,13 @@ def test_a_member_with_another_lease_is_touched_with_the_keys_that_it_has_now() 
 def test_a_lease_that_ends_after_the_return_of_its_member_is_not_due_with_the_one_before() -> None:
     made = table()
     change(made, 2, "put", False, "b", REGISTRATIONS[0])
-    made.delete(KEYS.member("b"), 3, Touched(), hold=True)
+    made.delete(KEYS.member("b"), 3, Touched(), hold=lambda name: True)
     # It is back under another lease, restores one of its registrations, and is gone again before anything was dropped.
     restored = layout.encode(MemberValue("i", restored=True))
     made.put(KeyValue(KEYS.member("b"), restored, 4, 4, 18), Touched())
     again = RegistrationValue("b", 2, ServiceValue("bank", "h:2"), "server")
     made.put(KeyValue(KEYS.registration(REGISTRATIONS[1]), layout.encode(again), 5, 5, 18), Touched())
-    made.delete(KEYS.member("b"), 6, Touched(), hold=True)
+    made.delete(KEYS.member("b"), 6, Touched(), hold=lambda name: True)
     assert list(made.held.values()) == [True, False]
     list(made.drop_held("b", bool, lambda: 6))
     assert [made.valid(key) is not None for key in REGISTRATIONS[:2]] == [False, True]
@@ -161,7 +161,7 @@ def test_what_a_member_with_many_registrations_had_is_dropped_in_steps(
     made = table()
     for number, key in enumerate(keys, 2):
         change(made, number, "put", False, "b", key)
-    made.delete(KEYS.member("b"), 99, Touched(), hold=True)
+    made.delete(KEYS.member("b"), 99, Touched(), hold=lambda name: True)
     came = KeyValue(KEYS.member("b"), layout.encode(MemberValue("i", restored=restored)), 100, 100, 18)
     touched = Touched()
     made.put(came, touched)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.etcd.etcd_interface import Put
+from broker.cluster.etcd.etcd_interface import Delete, Put
 from broker.cluster.layout import LAYOUT
 from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.model import NOBODY, LoadDetails, Owner, Policy, Service
@@ -162,6 +162,8 @@ def test_the_entries_of_a_broker_of_another_version_go_with_its_lease(farm: Farm
     [a] = farm.joined("a")
     lease = enter(farm, OLDER)
     assert a.found() == [ID]
+    # It leaves in order.
+    farm.etcd.txn([], [Delete(farm.key("beat/other"))])
     farm.etcd.revoke(lease)
     farm.run(0.1)
     assert a.found() == []

@@ -323,7 +323,7 @@ class FakeEtcd:
         self._settle()
 
     def vanish(self, lease: int) -> None:
-        """End a lease although it was renewed, as a leader that hangs in disk work may do."""
+        """End a lease although it was renewed, as a former leader that returns from a partition may do."""
         self.trace("lease vanishes", lease)
         self.revoke(lease)
 

@@ -647,7 +647,8 @@ class History:
                 etcd.kill(number)
             self.clock.callLater(rng.choice((0.5, 3.0, 10.0)), self._restart_etcd)
         elif what == "vanish" and etcd.leases:
-            etcd.vanish(rng.choice(sorted(etcd.leases)))
+            for lease in rng.sample(sorted(etcd.leases), rng.randint(1, len(etcd.leases))):
+                etcd.vanish(lease)
 
     def _stranger(self) -> None:
         """Another program deletes a key of the farm: any but loads, which come back with the next report."""

@@ -37,6 +37,12 @@ INTERRUPTED = 0.6
 DOUBT = 2
 """TTLs after its return for which it does so."""
 
+QUIET = 10.0
+"""Seconds without a fault after which a broker reads all beats of the others by its watch."""
+
+BEATEN = 2.0
+"""Seconds after a beat within which such a broker holds the entries of a member whose lease ends."""
+
 GAP = 0.2
 """Seconds after the end of a brief session of a server for which it may be missing, without a fault: a round trip."""
 
@@ -70,7 +76,9 @@ class Invariants:
         self._withdrawn: dict[tuple[int, str], float] = {}
         """Time at which a server withdrew its services of a name last."""
         self._unclaimed: dict[tuple[str, str], float] = {}
-        self._disturbed = 0.0
+        self._beats: dict[str, float] = {}
+        """Time of the last beat of each member that has not left."""
+        self._disturbed = self._disturbed_before = 0.0
         self._wiped = -RECOVERY
         """Time at which etcd lost its data."""
         self._ended: dict[str, float] = {}
@@ -88,7 +96,8 @@ class Invariants:
 
     def disturbed(self) -> None:
         """A fault of etcd begins or ends."""
-        self._disturbed = now = self._history.timeline.now
+        now = self._history.timeline.now
+        self._disturbed_before, self._disturbed = self._disturbed, now
         if now - self._wiped < RECOVERY:
             self._leases_ended()
 
@@ -111,7 +120,7 @@ class Invariants:
         now = self._history.timeline.now
         self._ended[name] = now
         for node in self._history.nodes:
-            if node.running and self._was_interrupted(node, now):
+            if node.running and (self._was_interrupted(node, now) or self._sees_early_end(node, name)):
                 # It holds what ends now, or as soon as it reads of it.
                 self._leased[node.name, name] = 0
                 continue
@@ -125,6 +134,21 @@ class Invariants:
         times, ttl = [*node.client.renewals, now], node.settings.ttl
         return any(
             after - before > INTERRUPTED * ttl and now - after < DOUBT * ttl for before, after in pairwise(times)
+        )
+
+    def _sees_early_end(self, node: Node, name: str) -> bool:
+        """Return True if a broker has to know that a lease ends which was renewed a moment ago."""
+        etcd, now = self._history.etcd, self._history.timeline.now
+        return (
+            now - self._beats.get(name, -BEATEN) < BEATEN
+            and now - self._disturbed_before > QUIET
+            and not etcd.alarm
+            and all(each.healthy for each in etcd.members)
+            and node.serving
+            and not node.paused
+            and node.cut is None
+            and not node.chances.lost
+            and (node.trouble_since is None or now - node.trouble_since > QUIET)
         )
 
     def _lease(self, name: str) -> int:
@@ -186,7 +210,11 @@ class Invariants:
             if event.value is None:
                 if kind == b"b":
                     self._lease_ended(rest.decode())
+                elif kind == b"beat":
+                    self._beats.pop(rest.decode(), None)
                 continue
+            if kind == b"beat":
+                self._beats[rest.decode()] = self._history.timeline.now
             if kind in (b"meta", b"ids"):
                 if event.value.lease:
                     raise Broken(f"{event.key!r} has a lease")
