@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.brokers import TTL, Brokers
+from tests.cluster.real_etcd import base64_text
 from tests.patience import until
 
 
@@ -36,6 +37,34 @@ def test_a_service_of_one_broker_is_found_at_the_other_and_goes_with_a_killed_on
         # The lease ends half a second late; the rest is for this test's polling on a busy machine.
         assert TTL - 2 < time.monotonic() - began < 2 * TTL + 3
         until(lambda: brokers["b"].members() == ["b"], "the dead broker is no member")
+
+
+def test_finds_miss_nothing_when_etcd_revokes_the_lease_of_a_live_broker(brokers: Brokers) -> None:
+    """As a former leader that returns from a partition may do."""
+    key = base64_text("/elkobroker/default/b/a")
+
+    def member() -> tuple[str, bool]:
+        """The lease of the broker, and whether it has restored its registrations."""
+        for found in brokers.etcd.ask("kv/range", {"key": key}).get("kvs", ()):
+            return found["lease"], json.loads(base64.b64decode(found["value"])).get("restored", False)
+        return "", False
+
+    with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
+        brokers.see("bank", "10.0.0.1:80")
+        until(lambda: any(each["linked"] for each in brokers["b"].get("/v1/cluster")["members"]), "the link is open")
+        before, _ = member()
+        brokers.etcd.ask("lease/revoke", {"ID": before})
+        looks: list[list[str]] = []
+
+        def returned() -> bool:
+            looks.append(brokers["b"].found("bank"))
+            lease, restored = member()
+            return restored and lease != before
+
+        until(returned, "another lease")
+        looks += [brokers["b"].found("bank") for _ in range(20)]
+        assert set(map(tuple, looks)) == {("10.0.0.1:80",)}
+    until(lambda: brokers["b"].found("bank") == [], "an end after it counts")
 
 
 @pytest.mark.long
