@@ -4,6 +4,9 @@ A journal of a week and a day is made, and the last day held back. Then, each in
 ``local[2]``: the copy by an explicit schema (`bench.references.spark_copy`), all jobs from nothing, and all jobs again
 after the last day was added. Core-seconds are those of Python, Java and all workers, so that other work of the machine
 counts less than in seconds. The environment variable RECORDS sets another number of records.
+
+Hourly runs: a journal of `WEEKS` and one of a year are made, the last hours held back, and all jobs run after each hour
+that is added. The environment variable HOURS sets another number of hours.
 """
 
 from __future__ import annotations
@@ -36,6 +39,18 @@ RATIO = 1.5
 
 START, MILLION = 35.0, 5.0
 """The most core-seconds of a run, and of each million records beside."""
+
+HOURS = int(os.environ.get("HOURS", "6"))
+"""Hourly runs with each of the two journals."""
+
+WEEKS, YEAR = 63, 365
+"""Days of the two journals. Eight weeks are the longest history that a forecast reads."""
+
+DAILY, INTERVAL = 17_000, 120.0
+"""Records a day of the hourly runs, and seconds between two beats: of 20 providers."""
+
+FLAT = 1.2
+"""The most that an hourly run may take after a year, as a ratio to one after nine weeks."""
 
 SUBREAPER = 36
 """The option of prctl(2) by which processes that a child left are children of this process, which waits for them."""
@@ -134,17 +149,29 @@ def run(journal: Path, out: Path, log: Path) -> Run:
     return Run(jobs, start, *used)
 
 
+def _journal(place: Path, records: int, days: int, *more: str) -> Path:
+    """Make a journal. Returns its segments."""
+    journal = place / "journal"
+    arguments = ["-P", "bench/references/spark_journal.py", str(journal), str(records), str(days), *more]
+    for _ in _lines(arguments, place / "log"):
+        pass
+    return journal / "segments"
+
+
+def _files(out: Path) -> tuple[int, int]:
+    """Return the numbers of files of the tables and of the lake."""
+    paths = [each.relative_to(out) for each in out.rglob("*") if each.is_file()]
+    lake = sum(each.parts[0] == "lake" for each in paths)
+    return len(paths) - lake, lake
+
+
 def jobs(seconds: float) -> list[Figure]:
     """A copy, a cold run, and a run with one day more; each in a fresh process."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     with TemporaryDirectory(prefix="spark-bench-") as made:
         place = Path(made)
-        segments, log = place / "journal" / "segments", place / "log"
-        records, days = RECORDS * (DAYS + 1) // DAYS, DAYS + 1
-        for _ in _lines(
-            ["-P", "bench/references/spark_journal.py", str(place / "journal"), str(records), str(days)], log
-        ):
-            pass
+        log = place / "log"
+        segments = _journal(place, RECORDS * (DAYS + 1) // DAYS, DAYS + 1)
         day = max(segments.glob("date=*"))
         held = day.rename(place / day.name)
         copied = copy(segments, place / "copy", log)
@@ -175,4 +202,54 @@ def jobs(seconds: float) -> list[Figure]:
     ]
 
 
-ROWS = {"jobs": Scenario(f"The capacity jobs on {RECORDS:,} records", 0.0, jobs)}
+@attrs.frozen
+class Hourly:
+    """Means of the hourly runs with one journal: seconds and core-seconds, files that a run adds."""
+
+    seconds: float
+    core_seconds: float
+    files: float
+    lake: float
+
+
+def _hourly(days: int) -> Hourly:
+    with TemporaryDirectory(prefix="spark-bench-") as made:
+        place = Path(made)
+        segments, out, log = _journal(place, DAILY * days, days, str(INTERVAL)), place / "plan", place / "log"
+        held = sorted(segments.glob("date=*/hour=*"))[-HOURS:]
+        for hour in held:
+            hour.rename(place / "-".join(hour.parts[-2:]))
+        run(place / "journal", out, log)
+        first, runs = _files(out), []
+        for hour in held:
+            hour.parent.mkdir(exist_ok=True)
+            (place / "-".join(hour.parts[-2:])).rename(hour)
+            runs.append(run(place / "journal", out, log))
+        files, lake = ((last - before) / HOURS for last, before in zip(_files(out), first, strict=True))
+        seconds, core_seconds = (sum(map(each, runs)) / HOURS for each in (lambda r: r.work, lambda r: r.core_seconds))
+        return Hourly(seconds, core_seconds, files, lake)
+
+
+def hours(seconds: float) -> list[Figure]:
+    """Hourly runs after some weeks, and after a year."""
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    weeks, year = _hourly(WEEKS), _hourly(YEAR)
+    ratio = year.core_seconds / weeks.core_seconds
+    return [
+        at_most(f"an hourly run after {YEAR} days by one after {WEEKS}, core-seconds", ratio, FLAT, "{:.2f}"),
+        *(
+            Figure(f"{name}, after {WEEKS} days, after {YEAR}", f"{getattr(weeks, of):.1f}, {getattr(year, of):.1f}")
+            for name, of in (
+                ("an hourly run, s", "seconds"),
+                ("an hourly run, core-s", "core_seconds"),
+                ("files that it adds to the tables", "files"),
+                ("files that it adds to the lake", "lake"),
+            )
+        ),
+    ]
+
+
+ROWS = {
+    "jobs": Scenario(f"The capacity jobs on {RECORDS:,} records", 0.0, jobs),
+    "hours": Scenario(f"{HOURS} hourly runs after {WEEKS} days and after a year", 0.0, hours),
+}

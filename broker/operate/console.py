@@ -268,7 +268,7 @@ class ConsoleSession:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
             self._dialogues[word].say(self._dialects[word].typed(arguments[0], arguments[1:]))
-        elif near := sorted(name for name in self._shown.views if name.startswith(f"{word} ")):
+        elif near := self._near(word):
             typed = " ".join((word, *arguments))[:40]
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {typed!r}, but {' and '.join(near)}")
         elif word not in WORDS and word != "exit":
@@ -289,6 +289,12 @@ class ConsoleSession:
             self._print(f"elkobroker {self._shown.version}")
         else:
             self._peer.close()
+
+    def _near(self, word: str) -> list[str]:
+        """Return the views that have a word as their first one, or as their last one if it is no command."""
+        command = word in WORDS or word == "exit" or word in self._unprefixed_ops()
+        views = [(name, name.split()) for name in self._shown.views]
+        return sorted(name for name, words in views if word == words[0] or (word == words[-1] and not command))
 
     def _unprefixed_ops(self) -> Collection[str]:
         """Return the ops that are typed without a prefix: one without parameters comes before an action."""

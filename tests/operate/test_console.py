@@ -417,6 +417,17 @@ def test_a_view_that_is_half_typed_is_suggested(farm: ElkoFarm) -> None:
     operator = enter(farm, views={"farm size": str, "farm names": str})
     operator.read()
     assert operator.type("farm name") == "error: there is no command 'farm name', but farm names and farm size\n"
+    assert operator.type("names") == "error: there is no command 'names', but farm names\n"
+    assert operator.type("names b*") == "error: there is no command 'names b*', but farm names\n"
+
+
+def test_a_command_is_no_half_typed_view(farm: ElkoFarm) -> None:
+    operator = enter(farm, views={"farm find": str, "farm status": str, "farm exit": str})
+    operator.read()
+    assert "there is no command" not in operator.type("find bank")
+    assert operator.type("status").startswith("{")
+    operator.type("exit")
+    assert operator.peer.closed
 
 
 def test_views_are_in_the_help_and_cost_no_op_its_place(farm: ElkoFarm) -> None:
