@@ -1,13 +1,15 @@
-"""Runs that are killed in the middle, driver or worker, lose nothing and double nothing."""
+"""Runs that are killed in the middle, driver or worker, and tasks that run twice lose nothing and double nothing."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,11 +23,17 @@ from spark.capacity.tables.schema import (
     Table,
 )
 from spark.capacity.tables.store import State, Tables
+from tests import patience
+from tests.ports import free_port
 from tests.spark.generator import END, Faults, Service, generate
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
+
+MAIN = ROOT / "spark" / "capacity" / "__main__.py"
+
+DEPLOY = "org.apache.spark.deploy"
 
 SERVICES = (Service("chat", providers=3), Service("render", "dbp", providers=4, interval=20.0, report=120.0))
 
@@ -33,22 +41,41 @@ PATIENCE = 600.0
 """Seconds for a run, on a machine that does much else."""
 
 
-DIES_AFTER_ITS_WRITE = """
-import os, sys
+AFTER_ITS_WRITE = """
+import os, sys, time
 if "pyspark.daemon" in sys.orig_argv:
     import pyarrow.parquet
     write = pyarrow.parquet.write_table
     def write_and_die(rows, where, *arguments, **options):
         write(rows, where, *arguments, **options)
-        if {folder!r} in str(where):
-            try:
-                os.close(os.open({mark!r}, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return
-            os._exit(1)
+        for folder in {folders!r}:
+            if folder in str(where):
+                try:
+                    os.close(os.open({marks!r} + "/" + folder, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    return
+                {then}
     pyarrow.parquet.write_table = write_and_die
 """
-"""A `sitecustomize` with which the first worker that has written a file below a folder dies before it can say so."""
+"""A `sitecustomize` with which the first worker that has written a file below each of `FOLDERS` does something else
+before it can say so."""
+
+FOLDERS = (".attempted", ".healed", ".staging")
+"""Folders to which tasks write."""
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Spark runs no second copy of a task on the same host. It takes these two for two."""
+
+SPECULATIVE = {
+    "spark.speculation": "true",
+    "spark.speculation.task.duration.threshold": "3s",
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "600m",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Settings with which a task of any stage has a second copy after three seconds."""
 
 
 def start(
@@ -64,6 +91,61 @@ def start(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def customize(directory: Path, then: str) -> tuple[Path, Path]:
+    """Write a `sitecustomize`. Returns its folder, and that of the marks of what it has done."""
+    folder, marks = directory / "customized", directory / "marks"
+    folder.mkdir()
+    marks.mkdir()
+    (folder / "sitecustomize.py").write_text(AFTER_ITS_WRITE.format(marks=str(marks), folders=FOLDERS, then=then))
+    return folder, marks
+
+
+@contextmanager
+def cluster(directory: Path, customized: Path) -> Iterator[str]:
+    """A master of Spark and a worker on each of `HOSTS`, as processes of their own. Returns the URL of the master."""
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    port = free_port()
+    master = f"spark://{HOSTS[0]}:{port}"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(customized), str(ROOT))),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+    with ExitStack() as stack:
+
+        def launch(name: str, *arguments: str) -> None:
+            log = stack.enter_context((directory / f"{name}.log").open("wb"))
+            process = subprocess.Popen(
+                [spark_class, *arguments],
+                cwd=directory,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(kill, process)
+
+        launch("master", f"{DEPLOY}.master.Master", "--host", HOSTS[0], "--port", str(port), "--webui-port", "0")
+        for host in HOSTS:
+            words = (
+                "--host",
+                host,
+                "--webui-port",
+                "0",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--work-dir",
+                str(directory),
+            )
+            launch(host, f"{DEPLOY}.worker.Worker", *words, master)
+        logs = [directory / f"{host}.log" for host in HOSTS]
+        patience.until(lambda: all(b"Successfully registered" in log.read_bytes() for log in logs), "the workers")
+        yield master
 
 
 def until(run: subprocess.Popen[bytes], holds: Callable[[], object]) -> None:
@@ -127,19 +209,38 @@ def test_runs_that_are_killed_in_the_middle_lose_and_double_nothing(spark: Spark
     assert_same(mine, other, LOSS, GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_PLAN)
 
 
-@pytest.mark.parametrize("folder", [".attempted", ".healed", ".staging"])
-def test_a_task_that_spark_runs_again_after_its_write_counts_once(
-    spark: SparkSession, tmp_path: Path, folder: str
-) -> None:
+def test_a_task_that_spark_runs_again_after_its_write_counts_once(spark: SparkSession, tmp_path: Path) -> None:
     journal, out, whole = tmp_path / "journal", tmp_path / "out", tmp_path / "whole"
     # Segments that are there twice make ingest write their dates again.
     generate(journal, 1, 0.5, SERVICES, faults=Faults(duplicates=1))
     finished(journal, whole)
-    customized, mark = tmp_path / "customized", tmp_path / "died"
-    customized.mkdir()
-    (customized / "sitecustomize.py").write_text(DIES_AFTER_ITS_WRITE.format(mark=str(mark), folder=folder))
+    customized, marks = customize(tmp_path, "os._exit(1)")
     assert start(journal, out, "local[2,4]", customized).wait(PATIENCE) == 0
-    assert mark.exists(), "no worker has died"
+    assert sorted(os.listdir(marks)) == sorted(FOLDERS), "workers have died"
+    tables = BRONZE_RECORDS, SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN
+    assert_same(Tables(spark, out), Tables(spark, whole), *tables)
+
+
+def test_a_task_of_which_spark_runs_a_second_copy_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    """First copies have written their files and go no further, so that the run ends by the second ones only."""
+    journal, out, whole = tmp_path / "journal", tmp_path / "out", tmp_path / "whole"
+    generate(journal, 1, 0.5, SERVICES, faults=Faults(duplicates=1))
+    finished(journal, whole)
+    customized, marks = customize(tmp_path, "time.sleep(10_000)")
+    (tmp_path / "cluster").mkdir()
+    with cluster(tmp_path / "cluster", customized) as master:
+        settings = [word for name, value in SPECULATIVE.items() for word in ("--conf", f"{name}={value}")]
+        words = ["run", "--journal", str(journal), "--out", str(out), "--horizon", "24", "--now", END.isoformat()]
+        ran = subprocess.run(
+            [Path(sys.executable).parent / "spark-submit", "--master", master, *settings, MAIN, *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert ran.returncode == 0, ran.stderr[-3_000:]
+    assert sorted(os.listdir(marks)) == sorted(FOLDERS), "workers have waited"
     tables = BRONZE_RECORDS, SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN
     assert_same(Tables(spark, out), Tables(spark, whole), *tables)
 
