@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,15 @@ def sockets_of(pid: int) -> Iterator[list[socket.socket]]:
     found: list[socket.socket] = []
     try:
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):
-                if not stat.S_ISSOCK(each.stat().st_mode):
-                    continue
             copy = libc.syscall(PIDFD_GETFD, process, int(each.name), 0)
             if copy < 0:
                 if ctypes.get_errno() in (1, 38):
                     pytest.skip("the kernel does not permit pidfd_getfd")
                 continue  # closed in the meantime
+            # The copy, since the number may be that of another file by now.
+            if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+                os.close(copy)
+                continue
             sock = socket.socket(fileno=copy)
             if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM:
                 found.append(sock)
