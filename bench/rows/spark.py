@@ -5,8 +5,8 @@ A journal of a week and a day is made, and the last day held back. Then, each in
 after the last day was added. Core-seconds are those of Python, Java and all workers, so that other work of the machine
 counts less than in seconds. The environment variable RECORDS sets another number of records.
 
-Hourly runs: a journal of `WEEKS` and one of a year are made, the last hours held back, and all jobs run after each hour
-that is added. The environment variable HOURS sets another number of hours.
+Hourly runs: a journal of `NINE_WEEKS` and one of a year are made, the last hours held back, and all jobs run after each
+hour that is added. The environment variable HOURS sets another number of hours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ START, MILLION = 35.0, 5.0
 HOURS = int(os.environ.get("HOURS", "6"))
 """Hourly runs with each of the two journals."""
 
-WEEKS, YEAR = 63, 365
+NINE_WEEKS, YEAR = 63, 365
 """Days of the two journals. Eight weeks are the longest history that a forecast reads."""
 
 DAILY, INTERVAL = 17_000, 120.0
@@ -233,12 +233,14 @@ def _hourly(days: int) -> Hourly:
 def hours(seconds: float) -> list[Figure]:
     """Hourly runs after some weeks, and after a year."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    weeks, year = _hourly(WEEKS), _hourly(YEAR)
+    weeks, year = _hourly(NINE_WEEKS), _hourly(YEAR)
     ratio = year.core_seconds / weeks.core_seconds
     return [
-        at_most(f"an hourly run after {YEAR} days by one after {WEEKS}, core-seconds", ratio, FLAT, "{:.2f}"),
+        at_most(f"an hourly run after {YEAR} days by one after {NINE_WEEKS}, core-seconds", ratio, FLAT, "{:.2f}"),
         *(
-            Figure(f"{name}, after {WEEKS} days, after {YEAR}", f"{getattr(weeks, of):.1f}, {getattr(year, of):.1f}")
+            Figure(
+                f"{name}, after {NINE_WEEKS} days, after {YEAR}", f"{getattr(weeks, of):.1f}, {getattr(year, of):.1f}"
+            )
             for name, of in (
                 ("an hourly run, s", "seconds"),
                 ("an hourly run, core-s", "core_seconds"),
@@ -251,5 +253,5 @@ def hours(seconds: float) -> list[Figure]:
 
 ROWS = {
     "jobs": Scenario(f"The capacity jobs on {RECORDS:,} records", 0.0, jobs),
-    "hours": Scenario(f"{HOURS} hourly runs after {WEEKS} days and after a year", 0.0, hours),
+    "hours": Scenario(f"{HOURS} hourly runs after {NINE_WEEKS} days and after a year", 0.0, hours),
 }

@@ -153,7 +153,7 @@ class Table:
         """Number of the loads of a member that have a provider."""
         self._of: dict[str, dict[Key, None]] = {}
         """Keys at which a member has an entry or a standby."""
-        self._ended = 0
+        self._end_revision = 0
         """Revision of the last end of a lease that is held."""
         self.held: dict[tuple[str, int], bool] = {}
         """Members with their leases that are held, 0 for the record; True if they are to be dropped now. Such a member
@@ -442,7 +442,7 @@ class Table:
 
     def _keeps(self, entry: Entry, revision: int) -> bool:
         """Return True if the end of a lease that is held deleted an entry."""
-        return revision <= self._ended and self.is_held(entry)
+        return revision <= self._end_revision and self.is_held(entry)
 
     def _unindex(self, key: Key, name: str) -> None:
         """Forget that a member has a key, unless it has it otherwise."""
@@ -479,7 +479,7 @@ class Table:
         if not hold(name) or member is None:
             self._set_member(name, None, revision, touched)
         else:
-            self.held[name, member.lease], self._ended = False, revision
+            self.held[name, member.lease], self._end_revision = False, revision
 
     def _set_loads(self, where: tuple[str, int], entry: LoadsEntry | None, touched: Touched) -> None:
         before = self._loads.pop(where, None)

@@ -329,9 +329,10 @@ class Feed:
                 self._drop_after(max(0.0, self._hold_look - self._clock.seconds()))
 
     def _hold(self, doubtful: bool) -> None:
-        """Hold what is held now for `HOLD` TTLs, and less if its member shows no life: for the time of the doubt."""
+        """Hold what is held now for `HOLD` TTLs; if its member shows no life, for the doubt or `HELD_LOOK` seconds."""
         self._holding = True
-        now, look = self._clock.seconds(), DOUBT[0] * self._ttl + DOUBT[1] if doubtful else HELD_LOOK
+        now = self._clock.seconds()
+        look = DOUBT[0] * self._ttl + DOUBT[1] if doubtful else HELD_LOOK
         self._hold_end, self._hold_look = now + HOLD * self._ttl, max(self._hold_look, now + look)
         self._drop_after(self._hold_look - now)
 

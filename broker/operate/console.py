@@ -66,7 +66,10 @@ WORDS = {
     "status": "Shows how long the broker runs, its listeners, the size of its tables, and the health of its files.",
     "version": "Shows the version of the broker.",
 }
-"""The commands that are no ops, with their help. ``exit`` is the same as ``quit``."""
+"""The commands that are no ops, with their help."""
+
+BUILT_IN = frozenset((*WORDS, "exit"))
+"""The same, and another word for ``quit``."""
 
 OPS_FIRST = ("launch", "reinit", "shutdown")
 """Actions whose names are ops of the Elko Broker: the words are those ops, which have more parameters."""
@@ -271,7 +274,7 @@ class ConsoleSession:
         elif near := self._near(word):
             typed = " ".join((word, *arguments))[:40]
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {typed!r}, but {' and '.join(near)}")
-        elif word not in WORDS and word != "exit":
+        elif word not in BUILT_IN:
             self._unprefixed(word, arguments)
         elif arguments:
             raise Malformed(Reason.PARAMETER, f"{word} takes no parameters")
@@ -292,7 +295,7 @@ class ConsoleSession:
 
     def _near(self, word: str) -> list[str]:
         """Return the views that have a word as their first one, or as their last one if it is no command."""
-        command = word in WORDS or word == "exit" or word in self._unprefixed_ops()
+        command = word in BUILT_IN or word in self._unprefixed_ops()
         views = [(name, name.split()) for name in self._shown.views]
         return sorted(name for name, words in views if word == words[0] or (word == words[-1] and not command))
 

@@ -209,6 +209,11 @@ class Etcd:
         answer = self.ask("kv/put", {"key": base64_text(key), "value": base64_text(value)})
         return int(answer["header"]["revision"])
 
+    def get(self, key: str) -> dict[str, str]:
+        """Return a key as the API has it, its value in base64; empty if there is none."""
+        found: list[dict[str, str]] = self.ask("kv/range", {"key": base64_text(key)}).get("kvs", [])
+        return found[0] if found else {}
+
     def revision(self) -> int:
         """Return the present revision."""
         return int(self.ask("kv/range", {"key": base64_text("-")})["header"]["revision"])

@@ -10,12 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.brokers import TTL, Brokers
-from tests.cluster.real_etcd import base64_text
 from tests.patience import until
 
 
@@ -45,20 +43,21 @@ def test_finds_miss_nothing_when_etcd_revokes_the_lease_of_a_live_broker(tmp_pat
     # Beats of a busy machine are late: half of this TTL is long enough for them.
     with Brokers(tmp_path, "a", "b", ttl=20) as brokers:
 
-        def key(rest: str) -> Any:
-            return brokers.etcd.ask("kv/range", {"key": base64_text(f"/elkobroker/default/{rest}")}).get("kvs", [{}])[0]
-
         def restored() -> str:
             """The lease of the broker once it has restored its registrations."""
-            found = key("b/a")
-            return str(found["lease"]) if b"restored" in base64.b64decode(found.get("value", "")) else ""
+            found = brokers.etcd.get("/elkobroker/default/b/a")
+            return found["lease"] if b"restored" in base64.b64decode(found.get("value", "")) else ""
 
         with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
             brokers.see("bank", "10.0.0.1:80")
             b = brokers["b"]
             until(lambda: any(each["linked"] for each in b.get("/v1/cluster")["members"]), "the link is open")
-            before, beat = until(restored, "its lease"), key("beat/a")
-            until(lambda: key("beat/a") != beat, "a beat that is an event for the other broker")
+            before = until(restored, "its lease")
+            beat = brokers.etcd.get("/elkobroker/default/beat/a")
+            until(
+                lambda: brokers.etcd.get("/elkobroker/default/beat/a") != beat,
+                "a beat that is an event for the other broker",
+            )
             b.get("/v1/services/bank?consistent=true")
             brokers.etcd.ask("lease/revoke", {"ID": before})
             looks: list[list[str]] = []

@@ -46,7 +46,7 @@ import os, sys, time
 if "pyspark.daemon" in sys.orig_argv:
     import pyarrow.parquet
     write = pyarrow.parquet.write_table
-    def write_and_die(rows, where, *arguments, **options):
+    def write_and_more(rows, where, *arguments, **options):
         write(rows, where, *arguments, **options)
         for folder in {folders!r}:
             if folder in str(where):
@@ -55,7 +55,7 @@ if "pyspark.daemon" in sys.orig_argv:
                 except FileExistsError:
                     return
                 {then}
-    pyarrow.parquet.write_table = write_and_die
+    pyarrow.parquet.write_table = write_and_more
 """
 """A `sitecustomize` with which the first worker that has written a file below each of `FOLDERS` does something else
 before it can say so."""
@@ -118,31 +118,16 @@ def cluster(directory: Path, customized: Path) -> Iterator[str]:
 
         def launch(name: str, *arguments: str) -> None:
             log = stack.enter_context((directory / f"{name}.log").open("wb"))
-            process = subprocess.Popen(
-                [spark_class, *arguments],
-                cwd=directory,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            command = [str(spark_class), *arguments]
+            run = subprocess.Popen(
+                command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
             )
-            stack.callback(kill, process)
+            stack.callback(kill, run)
 
         launch("master", f"{DEPLOY}.master.Master", "--host", HOSTS[0], "--port", str(port), "--webui-port", "0")
         for host in HOSTS:
-            words = (
-                "--host",
-                host,
-                "--webui-port",
-                "0",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--work-dir",
-                str(directory),
-            )
-            launch(host, f"{DEPLOY}.worker.Worker", *words, master)
+            worker = f"{DEPLOY}.worker.Worker --host {host} --webui-port 0 --cores 1 --memory 1g"
+            launch(host, *worker.split(), "--work-dir", str(directory), master)
         logs = [directory / f"{host}.log" for host in HOSTS]
         patience.until(lambda: all(b"Successfully registered" in log.read_bytes() for log in logs), "the workers")
         yield master
@@ -216,7 +201,7 @@ def test_a_task_that_spark_runs_again_after_its_write_counts_once(spark: SparkSe
     finished(journal, whole)
     customized, marks = customize(tmp_path, "os._exit(1)")
     assert start(journal, out, "local[2,4]", customized).wait(PATIENCE) == 0
-    assert sorted(os.listdir(marks)) == sorted(FOLDERS), "workers have died"
+    assert sorted(os.listdir(marks)) == sorted(FOLDERS), "not all workers have died"
     tables = BRONZE_RECORDS, SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN
     assert_same(Tables(spark, out), Tables(spark, whole), *tables)
 
@@ -240,7 +225,7 @@ def test_a_task_of_which_spark_runs_a_second_copy_counts_once(spark: SparkSessio
             timeout=PATIENCE,
         )
     assert ran.returncode == 0, ran.stderr[-3_000:]
-    assert sorted(os.listdir(marks)) == sorted(FOLDERS), "workers have waited"
+    assert sorted(os.listdir(marks)) == sorted(FOLDERS), "not all workers have waited"
     tables = BRONZE_RECORDS, SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN
     assert_same(Tables(spark, out), Tables(spark, whole), *tables)
 
