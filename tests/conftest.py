@@ -13,9 +13,11 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from twisted.trial import util
 
 from broker.net.reactor import install
 from tests import blocking_guard
+from tests.examples import SHARE
 from tests.packages import pytest_sessionfinish, pytest_terminal_summary
 
 # A shell without job control ignores them in commands that it starts in the background, and children inherit that:
@@ -42,8 +45,11 @@ FIRST = ("tests/install/", "tests/spark/", "tests/cluster/", "tests/integration/
 # Tests start hundreds of processes. If this is set, each of them compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# pytest reads the version of Twisted from the disk before each test, a quarter of its work for a short one.
+importlib.metadata.version = cache(importlib.metadata.version)
+
 # No deadline: a busy machine is no defect.
-settings.register_profile("everyday", deadline=None, max_examples=25)
+settings.register_profile("everyday", deadline=None, max_examples=100 // SHARE)
 settings.register_profile("complete", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000)
 

@@ -1,4 +1,4 @@
-"""Numbers of generated cases: all of them in the long run, a quarter in the everyday one."""
+"""Numbers of generated cases: all of them in the long run, a tenth in the everyday one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-SHARE = 4
+SHARE = 10
 """The everyday run tries one of so many cases. It ends in minutes, and the long run, which CI does, tries all."""
 
 
@@ -21,6 +21,6 @@ def examples(complete: int) -> int:
 
 
 def sampled(complete: Sequence[object]) -> list[Any]:
-    """Return the parameters of a test. Those after the first quarter are marked long."""
+    """Return the parameters of a test. Those after the first tenth are marked long."""
     everyday = -(-len(complete) // SHARE)
     return [*complete[:everyday], *(pytest.param(each, marks=pytest.mark.long) for each in complete[everyday:])]

@@ -149,7 +149,10 @@ class HttpClient:
         return Offer(self, _path(name, instance or hostport), {"hostport": hostport, "ttl": ttl, **more}, token)
 
     def watch(self, name: str) -> Iterator[Change]:
-        """Yield the services of a name, and then each change, until the client is closed."""
+        """Yield the services of a name, and then how they change, until the client is closed.
+
+        What comes and goes again faster than the client asks for it is not seen.
+        """
         known: dict[tuple[Any, ...], Service] = {}
         place, pauses = "", Pauses(FIRST_PAUSE, MOST_PAUSE)
         while not self._closed.is_set():

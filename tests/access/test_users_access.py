@@ -284,6 +284,7 @@ def test_a_server_that_goes_takes_the_check_of_others_along_only_as_the_last_one
     assert late[0].name == "bob"
 
 
+@pytest.mark.long
 def test_names_of_any_length_leave_nothing_behind(rig: Rig) -> None:
     tracemalloc.start()
     try:

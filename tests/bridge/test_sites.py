@@ -250,6 +250,7 @@ def test_the_rights_of_the_key_bound_what_travels(west: Site, east: Site, runnin
     assert east.services()["bank"].get("check") == "doubtful"
 
 
+@pytest.mark.long
 def test_a_wrong_key_and_a_program_that_is_no_broker_are_shown(west: Site, east: Site, running: ExitStack) -> None:
     stranger = Site.of("stranger", east.folder)
     running.enter_context(west.start(bridge(attrs.evolve(east, public=stranger.public), **EVERY)))

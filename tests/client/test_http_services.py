@@ -34,11 +34,16 @@ def started(folder: Path, port: int = 0) -> Daemon:
 
 def test_an_offer_is_found_watched_renewed_and_withdrawn(tmp_path: Path) -> None:
     seen: list[Change] = []
+
+    def events() -> list[str]:
+        return [each.event for each in seen if each.event != "update"]
+
     with started(tmp_path) as daemon, HttpClient(url_of(daemon), timeout=PATIENCE) as client:
         assert client.find("bank") == []
         watching = threading.Thread(target=lambda: seen.extend(client.watch("bank")))
         watching.start()
         with client.offer("bank", "127.0.0.1:7000", ttl=3, load=0.5, zone="east", tags=["v2"]) as offer:
+            until(lambda: events() == ["up"])
             assert "loopback" in offer.warnings[0]
             # A program that forgets to withdraw can end.
             assert [each.daemon for each in threading.enumerate() if each.name.startswith("offer ")] == [True]
@@ -50,7 +55,8 @@ def test_an_offer_is_found_watched_renewed_and_withdrawn(tmp_path: Path) -> None
             first = offer.provider
             ask(daemon, "DELETE", "/v1/services/bank/127.0.0.1:7000", **{"Owner-Token": offer.token})
             until(lambda: offer.provider != first)
-        until(lambda: [each.event for each in seen if each.event != "update"] == ["up", "down", "up", "down"])
+            until(lambda: events() == ["up", "down", "up"])
+        until(lambda: events() == ["up", "down", "up", "down"])
         with pytest.raises(Refused, match="position 6"):
             client.find("bank", filter="zone=")
         client.close()

@@ -117,6 +117,7 @@ task.react(main)
 """
 
 
+@pytest.mark.long
 def test_nothing_is_reported_as_unhandled_at_exit() -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     program = PROGRAM.replace("{endpoint!r}", repr(endpoint))

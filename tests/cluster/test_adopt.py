@@ -42,6 +42,7 @@ def adopt(*words: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
+@pytest.mark.long
 def test_the_state_of_a_broker_alone_is_found_at_all_brokers(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     config = tmp_path / "a" / "single.toml"

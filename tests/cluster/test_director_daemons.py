@@ -91,6 +91,7 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
         yield Farm(tmp_path, stack)
 
 
+@pytest.mark.long
 def test_one_director_decides_and_its_end_loses_no_user(farm: Farm) -> None:
     brokers, servers = farm.brokers, farm.servers
     # Each server has found all directors, at the one broker that it knows.

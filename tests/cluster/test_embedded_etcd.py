@@ -122,6 +122,7 @@ def test_a_member_that_cannot_run_is_a_reason_of_the_state(machines: Machines, t
     assert "the broker c is missing since" in str(a.degraded())
 
 
+@pytest.mark.long
 def test_a_machine_that_lost_its_data_joins_again(machines: Machines, tmp_path: Path) -> None:
     for name in "abc":
         machines.start(name)

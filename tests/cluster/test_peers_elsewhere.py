@@ -88,6 +88,7 @@ def test_an_elko_server_that_connects_to_the_other_broker(brokers: tuple[Daemon,
             time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_consistent_find_at_one_broker_has_a_consistent_put_at_the_other(brokers: tuple[Daemon, Daemon]) -> None:
     a, b = brokers
     for number in range(10):

@@ -131,6 +131,7 @@ def test_a_drain_and_restart_of_each_owner_accounts_for_all_confirmed_messages(
         load.close()
 
 
+@pytest.mark.long
 def test_a_queue_on_the_disk_of_a_broker_is_refused_while_that_is_away(brokers: Brokers) -> None:
     config = f'[mtl]\nendpoint = "tcp://127.0.0.1:0"\n{QUEUES}'
     for name in ("a", "b"):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -127,7 +128,16 @@ def test_every_door_is_attacked() -> None:
     assert {attack.wire for attack in ATTACKS.values()} == {*DOORS, "mtl-data"}
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+ONE_OF_EACH = {attack.wire: name for name, attack in reversed(ATTACKS.items())}.values()
+"""The first attack on each wire: those that are run each time."""
+
+
+def sampled(names: Iterable[str]) -> list[Any]:
+    """Return all attacks as parameters; those that are not among the names run with the long tests."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
+
+
+@pytest.mark.parametrize("name", sampled(ONE_OF_EACH))
 def test_a_stranger_takes_a_bounded_amount_of_memory_and_leaves_it(small: Daemon, name: str) -> None:
     assert attacked(small, ATTACKS[name], SMALL, LEFT) <= SMALL_GROWTH
 
@@ -144,13 +154,11 @@ def together(tmp_path: Path) -> Iterator[Daemon]:
         in_order(daemon)
 
 
-EVERYDAY = ("dbp-lists", "dbp-changing-lists", "mc0-own", "elko-offers", "websocket-fragments", "poll-body")
+EVERYDAY = ("dbp-lists", "mc0-own", "websocket-fragments", "poll-body")
 """The attacks from many addresses that are run each time."""
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
-)
+@pytest.mark.parametrize("name", sampled(EVERYDAY))
 def test_twenty_strangers_together_take_a_bounded_amount_of_memory_and_leave_it(together: Daemon, name: str) -> None:
     size = attrs.evolve(SMALL, connections=5 * len(TWENTY))
     visit(together, ATTACKS[name], Size(1, 1_000, SMALL.services), "127.0.3.99")

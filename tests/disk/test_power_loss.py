@@ -175,6 +175,7 @@ def test_a_write_that_was_confirmed_without_a_sync_is_found(steps: list[Step], t
         lose(unsynced, tmp_path, set(range(len(unsynced) // 2, len(unsynced), 50)), random.Random(1), 2)
 
 
+@pytest.mark.long
 def test_after_a_power_loss_all_that_was_confirmed_is_there_and_nothing_by_half(
     steps: list[Step], tmp_path: Path
 ) -> None:

@@ -358,6 +358,7 @@ def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
     until(lambda: not (tmp_path / "broker.pid").exists())
 
 
+@pytest.mark.long
 def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -492,6 +492,7 @@ def test_a_unix_socket_serves_too_also_over_what_a_kill_left(tmp_path: Path) -> 
             daemon.ended()
 
 
+@pytest.mark.long
 def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> None:
     room = 20
     with (

@@ -42,6 +42,7 @@ def test_what_one_server_offers_another_finds(daemon: Daemon) -> None:
         assert found["hostport"] == "bank.example.com:7000"
 
 
+@pytest.mark.long
 def test_it_runs_on_the_reactor_of_the_broker_unless_another_is_chosen(daemon: Daemon, tmp_path: Path) -> None:
     daemon.wait_for(r"reactor class: broker\.net\.reactor\.Reactor")
     with StartedDaemon(tmp_path, twistd_options=["--reactor=poll"]) as other:
@@ -144,6 +145,7 @@ def test_help_explains_every_option(tmp_path: Path) -> None:
         assert f"--{option}" in shown.stdout
 
 
+@pytest.mark.long
 def test_peers_on_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "elko.sock"
     config = tmp_path / "elkobroker.toml"

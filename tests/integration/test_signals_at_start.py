@@ -144,6 +144,7 @@ def terminal(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Termina
     made.end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terminal", ["background"], indirect=True)
 def test_a_terminal_does_not_stop_a_broker_in_its_background(terminal: Terminal) -> None:
     until(lambda: "console on" in terminal.text)

@@ -94,6 +94,7 @@ def flood(refusal_log: RefusalLog, wire: str = "dbp", reason: Refusal = SYNTAX, 
     return [str(formatEvent(event)) for event in logged(complain)]
 
 
+@pytest.mark.long
 def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
     refusal_log: RefusalLog, counters: Counters, clock: Clock
 ) -> None:
@@ -109,6 +110,7 @@ def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
     assert len(flood(refusal_log)) == LINES, "a minute later there is room for as many again"
 
 
+@pytest.mark.long
 def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(refusal_log: RefusalLog, clock: Clock) -> None:
     told = 0
 

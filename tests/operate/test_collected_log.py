@@ -116,6 +116,7 @@ def test_a_user_reads_the_nodes_to_whose_topics_it_may_subscribe(rig: Rig) -> No
     assert rig.shown(level="warning") == []
 
 
+@pytest.mark.long
 def test_a_body_takes_the_memory_of_its_line_whatever_it_has(rig: Rig) -> None:
     def deep(levels: int) -> str:
         return '{"a":' + "[" * levels + "]" * levels + "}"

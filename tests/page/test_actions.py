@@ -8,6 +8,8 @@ from playwright.sync_api import Page, expect
 from tests.page.conftest import Tabs
 from tests.page.farm import Farm
 
+pytestmark = pytest.mark.long
+
 
 def act(page: Page, name: str) -> None:
     page.get_by_role("group", name="Actions").get_by_role("button", name=name, exact=True).click()
@@ -67,7 +69,6 @@ def test_the_first_page_of_the_tutorial_is_done_by_the_page(farm: Farm, tabs: Ta
         dialog.get_by_role("button", name="Close").click()
 
 
-@pytest.mark.long
 def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url(), permitted=(404,))
     act(page, "Launch")
@@ -79,7 +80,6 @@ def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> No
     dialog.get_by_role("button", name="Cancel").click()
 
 
-@pytest.mark.long
 def test_levels_of_the_log_are_changed(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url())
     act(page, "Log")
@@ -96,7 +96,6 @@ def test_levels_of_the_log_are_changed(farm: Farm, tabs: Tabs) -> None:
         farm.call("PUT", "/v1/log", {"level": "info", "modules": {"mtl": None}})
 
 
-@pytest.mark.long
 def test_a_session_is_disconnected_from_its_row(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("cut-teller", "cut") as peer:
         page = tabs(farm.url("view/elko/sessions"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.integration.proxies import Behind, proxy
@@ -11,6 +12,7 @@ from tests.page.conftest import Tabs
 from tests.page.farm import Farm
 
 
+@pytest.mark.long
 def test_the_page_below_a_path_shows_what_its_own_script_registers(farm: Farm, tabs: Tabs, tmp_path: Path) -> None:
     port = farm.daemon.http_port()
     with proxy("nginx", Behind(port, port, port), tmp_path / "nginx") as front:

@@ -15,6 +15,9 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.long
 
+ANSWER = 21_000
+"""Milliseconds: a little more than the page waits for an answer."""
+
 
 def test_a_lost_connection_is_told_and_made_again(tmp_path: Path, tabs: Tabs) -> None:
     options = ("--http-port", str(free_port()))
@@ -51,6 +54,22 @@ def test_a_page_that_is_opened_without_a_broker_begins_when_it_comes(tmp_path: P
         page.unroute(missing)
         expect(page.locator("#connection")).to_have_text("Live")
         expect(page.get_by_role("region", name="Wires")).to_be_visible()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_list_whose_first_read_fails_or_is_never_answered_is_read_again(
+    farm: Farm, tabs: Tabs, answered: bool
+) -> None:
+    with farm.bank(name="there-before"):
+        page = tabs(farm.url("services"))
+        page.clock.install()
+        page.route("**/v1/services?*", lambda route: route.abort() if answered else None, times=1)
+        # No change, with which the list would be read as well.
+        with page.expect_request("**/v1/services?*"):
+            page.reload()
+        if not answered:
+            page.clock.fast_forward(ANSWER)
+        expect(page.get_by_role("link", name="there-before")).to_be_visible()
 
 
 HIDDEN = """

@@ -19,6 +19,8 @@ from tests.spark.generator.farm import TARGET
 from tests.spark.generator.faults import DATE, EVENT, JSON, TORN, TRUNCATED, UNWRITTEN, VERSION
 from tests.spark.generator.segments import COPY
 
+pytestmark = pytest.mark.long
+
 Record = dict[str, Any]
 Key = tuple[str, str, int]
 
@@ -100,7 +102,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
     assert first != journal("third", 2)
 
 
-@pytest.mark.long
 def test_every_record_has_the_members_that_each_must_have(sound):
     for record in sound[1]:
         assert record["v"] == 1
@@ -126,7 +127,6 @@ def test_a_journal_without_faults_is_whole(sound):
     assert (truth.lost, truth.bad, truth.unacknowledged) == ((), (), 0)
 
 
-@pytest.mark.long
 def test_a_segment_is_filed_by_the_hour_of_its_first_record(broken):
     truth, journal, _, _ = broken
     for name in (*truth.segments, *truth.duplicates):
@@ -177,7 +177,6 @@ def test_a_flaky_provider_is_never_silent_for_so_long_that_it_would_be_expired(s
                 assert gaps.max(initial=0) < (MISSED + 0.1) * 30 * SECOND
 
 
-@pytest.mark.long
 def test_an_outage_begins_with_an_end_and_ends_with_a_registration(sound):
     truth, records = sound
     seen = 0

@@ -104,6 +104,7 @@ def test_settings_of_spark_submit_stay_but_for_those_that_the_tables_need(tmp_pa
     assert ran.stdout == "['true', '-Dmine=1', '-XX:-DontCompileHugeMethods'] 3 UTC\n"
 
 
+@pytest.mark.long
 def test_a_java_that_ends_at_once_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "segments").mkdir()
     out = tmp_path / "out"

@@ -934,6 +934,7 @@ def test_a_wiped_etcd_gets_everything_again_without_a_gap(farm: Farm) -> None:
     assert fresh > used + BLOCK
 
 
+@pytest.mark.long
 def test_finds_and_acts_between_the_steps_of_a_return_are_right(farm: Farm) -> None:
     """More services than one turn handles are held, read and restored, and change in these turns."""
     rights = Rights(services=5_000)
@@ -966,6 +967,7 @@ def test_finds_and_acts_between_the_steps_of_a_return_are_right(farm: Farm) -> N
     assert len(farm.registrations()) == total
 
 
+@pytest.mark.long
 def test_the_return_of_many_services_leaves_few_objects_to_collect_in_one_turn(farm: Farm) -> None:
     """It discards as many as it makes, so that the collector does not run by itself."""
     a, b = farm.joined("a", "b")

@@ -217,6 +217,7 @@ reactor.run()
 """
 
 
+@pytest.mark.long
 def test_K03_a_message_that_was_confirmed_survives_a_kill(stores: Stores) -> None:
     """Kill a child that puts, confirms, rejects and dead-letters messages; the next one continues from there."""
     chance = random.Random(3)

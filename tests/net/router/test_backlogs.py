@@ -189,6 +189,7 @@ class Backlogs(Rig):
         held = server.router.memory.held
         self.assertTrue(10 * MEBIBYTE < held <= BACKLOG, held)
 
+    @pytest.mark.long
     async def test_what_slow_peers_share_counts_until_the_last_of_them_has_read_it_or_left(self) -> None:
         if self.form:
             return  # with CURVE, a message is sealed for each peer

@@ -381,6 +381,7 @@ for _, text in result.errors + result.failures:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 33, MEBIBYTE])
 def test_an_endless_message_takes_no_more_memory_than_the_limit(size: int) -> None:
     closed, _, most = script(ENDLESS, str(size)).partition(" ")

@@ -229,10 +229,10 @@ def test_a_ping_between_any_two_frames_changes_nothing(frames: list[bytes], data
 # what is not well-formed
 
 
-@pytest.mark.parametrize("flags", [flags for flags in range(256) if flags not in (0, 1, 2, 3, 4, 6)])
-def test_reserved_flags_and_commands_with_more_are_refused(flags: int) -> None:
-    assert refused([bytes((flags, 0))])[0] is Fault.FRAME
-    assert refused([b"\0\x01a\x01\0" + bytes((flags, 9)) + b"x" * 9])[0] is Fault.FRAME
+def test_reserved_flags_and_commands_with_more_are_refused() -> None:
+    for flags in set(range(256)) - {0, 1, 2, 3, 4, 6}:
+        assert refused([bytes((flags, 0))])[0] is Fault.FRAME, flags
+        assert refused([b"\0\x01a\x01\0" + bytes((flags, 9)) + b"x" * 9])[0] is Fault.FRAME, flags
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0PING", b"\x05PING", b"\xffA"])
@@ -369,7 +369,14 @@ def endless(frame: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("frame", [b"", b"a", b"x" * 33, b"y" * 8_192, b"z" * 1_000_000])
-@pytest.mark.parametrize("limits", [FrameLimits(), FrameLimits(MIB, 3 * MIB, 10**9), FrameLimits.of_frame(MIB)])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        FrameLimits(),
+        FrameLimits.of_frame(MIB),
+        pytest.param(FrameLimits(MIB, 3 * MIB, 10**9), marks=pytest.mark.long),
+    ],
+)
 def test_an_endless_message_takes_no_more_memory_than_the_limit(frame: bytes, limits: FrameLimits) -> None:
     source = endless(frame)
     given_at_most = list(islice(source, (limits.message + MIB) // 65_536))

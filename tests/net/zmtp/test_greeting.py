@@ -59,11 +59,11 @@ def test_greetings_are_read_once_they_are_complete() -> None:
         assert parse_greeting(octets + trailing) == (expected, trailing)
 
 
-@pytest.mark.parametrize("major", range(3, 256))
-def test_a_later_version_counts_as_ours_whatever_its_minor_version(major: int) -> None:
+def test_a_later_version_counts_as_ours_whatever_its_minor_version() -> None:
     minor = 7
-    parsed = parse_greeting(SIGNATURE + bytes((major, minor)) + b"NULL" + bytes(48))
-    assert parsed == (Greeting(3, minor if major == 3 else 1, b"NULL"), b"")
+    for major in range(3, 256):
+        parsed = parse_greeting(SIGNATURE + bytes((major, minor)) + b"NULL" + bytes(48))
+        assert parsed == (Greeting(3, minor if major == 3 else 1, b"NULL"), b""), major
 
 
 @pytest.mark.parametrize("revision", [1, 2])

@@ -165,6 +165,7 @@ def taken(place: Path, texts: dict[str, bytes]) -> tuple[Taken, dict[str, list[A
     return told, {name: sorted(mine, key=repr) for name, mine in rows.items()}, aside
 
 
+@pytest.mark.long
 def test_each_line_is_a_record_or_aside_as_another_reader_of_json_says(tmp_path: Path) -> None:
     told, rows, aside = taken(tmp_path, TEXTS)
     for name, text in TEXTS.items():
@@ -178,6 +179,7 @@ def test_each_line_is_a_record_or_aside_as_another_reader_of_json_says(tmp_path:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", [700, 200])
 def test_the_size_of_pieces_changes_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     told, rows, aside = taken(tmp_path / "whole", TEXTS)

@@ -29,14 +29,14 @@ POLICIES = [
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("needs", [Needs(50.0), BY_WAITING, Needs(50.0, erlangs=10.0, mean=100.0)])
-@pytest.mark.parametrize("providers", [0, 1, 2, 3, 4, 40, 42, 43, 100])
-def test_the_load_that_providers_carry_is_the_highest_that_needs_no_more(needs, policy, providers):
+def test_the_load_that_providers_carry_is_the_highest_that_needs_no_more(needs, policy):
     needs = attrs.evolve(needs, policy=policy)
-    most = needs.carried(providers)
-    if most:
-        assert needs.of(most * (1 - 1e-12)) <= providers < needs.of(most + 0.1)
-    else:
-        assert needs.of(0.1) > providers
+    for providers in (0, 1, 2, 3, 4, 40, 42, 43, 100):
+        most = needs.carried(providers)
+        if most:
+            assert needs.of(most * (1 - 1e-12)) <= providers < needs.of(most + 0.1), providers
+        else:
+            assert needs.of(0.1) > providers
 
 
 def test_no_load_needs_more_than_the_largest_number():

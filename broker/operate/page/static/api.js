@@ -2,6 +2,9 @@
 
 const KEY = "elkobroker.credentials";
 
+/** Milliseconds that an answer may take. The broker answers in a few; a request that was lost would hold up its list. */
+export const ANSWER = 20_000;
+
 /** An error answer of the API (RFC 9457), or no answer at all: then `status` is 0. */
 export class Problem extends Error {
   constructor(status, title, detail) {
@@ -94,14 +97,20 @@ async function problemOf(response) {
   }
 }
 
-/** Return the JSON answer to a GET, or to another method. */
+/** Return the JSON answer to a GET, or to another method. Throws a `Problem`, also if it takes longer than `ANSWER`. */
 export async function get(where, options) {
-  const response = await open(where, { ...options, headers: { ...options?.headers, Accept: "application/json" } });
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(new Problem(0, "No answer", "The broker does not answer.")), ANSWER);
+  const signal = options?.signal ? AbortSignal.any([options.signal, late.signal]) : late.signal;
   try {
+    const headers = { ...options?.headers, Accept: "application/json" };
+    const response = await open(where, { ...options, signal, headers });
     return await response.json();
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (error.name === "AbortError" || error instanceof Problem) throw error;
     throw new Problem(0, "Broken answer", "The broker's answer ended early.");
+  } finally {
+    clearTimeout(timer);
   }
 }
 

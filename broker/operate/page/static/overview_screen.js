@@ -1,6 +1,6 @@
 // The farm at a glance: causes for attention, sizes, new services, busy providers.
 
-import { find, get, here, path } from "./api.js";
+import { ANSWER, find, get, here, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
 import { markOf, subject, word } from "./changes.js";
 import { histories, trendLabel } from "./list_screen.js";
@@ -420,7 +420,11 @@ function brokerMark(row) {
 
 /** Return the answer of /readyz, which has the reasons in a 503 too; with the state of the drain, if there is one. */
 async function ready() {
-  const response = await fetch(here("/readyz"), { credentials: "omit", cache: "no-store" });
+  const response = await fetch(here("/readyz"), {
+    credentials: "omit",
+    cache: "no-store",
+    signal: AbortSignal.timeout(ANSWER),
+  });
   const answer = await response.json();
   if (answer.reasons.some(({ what }) => what === "drain")) answer.drain = await find("/v1/drain").catch(() => null);
   return answer;
