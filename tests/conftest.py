@@ -2,7 +2,8 @@
 
 - How many examples Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default), ``complete`` (that with
   ``--long``) or ``long``.
-- How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
+- How long a test may take: as long for trial's TestCases as for the others (``faulthandler_timeout`` in
+  pyproject.toml).
 - Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
 - Which tests run in the same process where there are several, and which of them first.
 - Tests that are skipped for want of a package make the run fail (tests/packages.py).
@@ -65,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     blocking_guard.fails_a_test()
     profile = "complete" if config.getoption("--long") else "everyday"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
-    util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
+    util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("faulthandler_timeout"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.assertion import rewrite
@@ -17,6 +18,25 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+    def _reschedule(self, node: Any) -> None:
+        # A process that has come in place of one that ended may be without its tests yet.
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return the test during which a process ended, if one did.
+
+        It has failed: xdist would give it to the next process, which would end as well.
+        """
+        units = self.assigned_work.get(node, {}).values()
+        for unit in units:
+            for name, completed in unit.items():
+                if not completed:
+                    unit[name] = True
+                    super().remove_node(node)
+                    return str(name)
+        return super().remove_node(node)  # type: ignore[no-any-return]
 
 
 def compile_share(config: pytest.Config, number: int, count: int) -> None:

@@ -18,7 +18,7 @@ from tests.cluster.farm.network import Host, Network
 from tests.integration.daemon import Daemon
 from tests.patience import until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 NODE = """
 import json, struct, sys, time, zmq

@@ -184,7 +184,6 @@ def test_after_a_power_loss_all_that_was_confirmed_is_there_and_nothing_by_half(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 def test_a_power_loss_at_a_quarter_of_all_steps(steps: list[Step], tmp_path: Path) -> None:
     rng = random.Random()
     assert lose(steps, tmp_path, moments(steps, rng, 0.25), rng, 2) > 1_000

@@ -20,7 +20,7 @@ from tests.integration.configurations import OFF, listener
 from tests.integration.daemon import Daemon
 from tests.patience import until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 ANY = "tcp:0:interface=0.0.0.0"
 
