@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from twisted.trial import util
 
@@ -76,6 +77,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from tests.scheduling import compile_share
 
         compile_share(session.config, int(given["workerid"].removeprefix("gw")), given["workercount"])
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report a test to the process that collects the results in one message, if it passed: they would be five.
+
+    Durations of set-ups are shown where they are asked for, so these reports are sent then.
+    """
+    if not hasattr(item.config, "workerinput") or item.config.getoption("durations"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

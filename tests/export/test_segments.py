@@ -87,6 +87,7 @@ class QuickDisk(Disk):
         pass
 
 
+@pytest.mark.long
 def test_a_file_cut_at_any_byte_is_recovered_up_to_its_last_whole_line(tmp_path):
     written = lines(1, 3)
     whole = b"".join(written)

@@ -64,6 +64,7 @@ def test_a_full_disk_starts_a_broker_that_stores_when_there_is_room(tmp_path: Pa
     assert given == sorted(set(given)), "no id is given out twice"
 
 
+@pytest.mark.long
 def test_a_first_start_on_a_full_disk_serves_all_wires_and_keeps_messages_when_there_is_room(tmp_path: Path) -> None:
     options = ("--config", configured(tmp_path, MTL, OTHERS))
     with Daemon(tmp_path, *options, full=True) as daemon, peers_of(daemon) as peers:

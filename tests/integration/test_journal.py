@@ -240,6 +240,7 @@ def test_one_provider_that_floods_costs_no_other_its_records(tmp_path: Path) -> 
 # directories
 
 
+@pytest.mark.long
 def test_a_directory_that_cannot_be_used_is_named_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     options = configured(tmp_path, f'directory = "{tmp_path}/taken/journal"')

@@ -340,6 +340,7 @@ def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
 OTHER_PORTS = ["--mc0-port", "0", "--dbp-port", "0", "--mtl-port", "0", "--http-port", "0", "--console-port", "off"]
 
 
+@pytest.mark.long
 def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
     """Nothing is opened before twistd forks."""
     command = [twistd(), "--pidfile", "broker.pid", "--logfile", "broker.log", "elkobroker", "--port", "0"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.twistd import ONLY_SHOWS
+from tests.examples import sampled
 from tests.integration.daemon import StartedDaemon, environment, twistd
 from tests.patience import until
 
@@ -28,6 +29,7 @@ def has(pid: int, mask: str, number: signal.Signals) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_signals_that_arrive_before_the_start_are_handled_at_the_start(tmp_path: Path) -> None:
     with StartedDaemon(tmp_path) as daemon:
         until(lambda: has(daemon.process.pid, "SigBlk", signal.SIGUSR1))
@@ -50,7 +52,7 @@ def test_sigterm_during_the_start_stops_it_in_order(tmp_path: Path) -> None:
         daemon.wait_for("stopped")
 
 
-@pytest.mark.parametrize("option", sorted(ONLY_SHOWS))
+@pytest.mark.parametrize("option", sampled(sorted(ONLY_SHOWS)))
 def test_a_command_that_only_shows_something_holds_no_signals(tmp_path: Path, option: str) -> None:
     script = (
         f"import signal, sys; sys.argv = ['twistd', 'elkobroker', '{option}']; import broker.twistd;"
@@ -159,6 +161,7 @@ def test_a_terminal_does_not_stop_a_broker_in_its_background(terminal: Terminal)
     assert "Server Shut Down" in terminal.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terminal", ["foreground"], indirect=True)
 def test_control_z_stops_a_broker_in_the_foreground(terminal: Terminal) -> None:
     until(lambda: "console on" in terminal.text)

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.config.certificates import certificate
+from tests.examples import sampled
 from tests.integration.configurations import OFF, listener
 from tests.integration.daemon import Daemon, environment, twistd
 from tests.integration.http_api import ask
@@ -76,7 +77,7 @@ def on_a_terminal(directory: Path, *options: str) -> tuple[int, list[str]]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text.decode().splitlines()
 
 
-@pytest.mark.parametrize("option", ["--check", "--check-ports", "--no-check"])
+@pytest.mark.parametrize("option", sampled(["--check", "--check-ports", "--no-check"]))
 def test_each_fault_is_a_line_on_the_terminal(tmp_path: Path, option: str) -> None:
     text, expected = unusable(tmp_path)
     (tmp_path / "x.toml").write_text(text)

@@ -152,6 +152,7 @@ def test_views_of_several_wires_are_joined_with_the_wire_in_a_column() -> None:
     assert names(rows(joined, where=[("wire", "zoo")])) == ["ant"]
 
 
+@pytest.mark.long
 def test_the_items_are_read_lazily() -> None:
     seen = 0
 

@@ -736,6 +736,7 @@ def test_the_number_of_queues_is_limited_but_the_dead_are_always_buried(
     farm.queue("c")
 
 
+@pytest.mark.long
 def test_a_message_takes_no_more_memory_than_it_is_counted_for(farm: QueuesFarm) -> None:
     count = 20_000
     worker = Worker(count)

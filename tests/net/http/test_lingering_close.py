@@ -206,6 +206,7 @@ def test_a_peer_that_does_not_close_is_cut_off_at_the_deadline(serve: Serve) -> 
     server.until(is_reset)
 
 
+@pytest.mark.long
 def test_a_peer_that_sends_more_than_a_close_discards_is_cut_off(serve: Serve) -> None:
     server = serve()
     client = server.connect()
