@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.net.zmtp.build import HELPERS
 from tests.integration.test_console_blocks import commands
 from tests.packages import program
 from tests.patience import PATIENCE
@@ -149,6 +150,11 @@ def test_the_metadata_is_complete() -> None:
     assert rated.returncode == 0, rated.stdout
 
 
+def helpers_of(installed: Path) -> list[str]:
+    """Return the names of the sources whose compiled helpers are in an installed package."""
+    return sorted(path.name[1:].partition(".")[0] for path in (installed / "broker/net/zmtp").glob("*.so"))
+
+
 @pytest.mark.parametrize("compiler", ["cc", "false", "/no/compiler"])
 def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler: str) -> None:
     with zipfile.ZipFile(wheel_of_the_checkout(tmp_path)) as wheel:
@@ -156,9 +162,9 @@ def test_the_helpers_are_built_from_an_installed_wheel(tmp_path: Path, compiler:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "CC": compiler}
     command = [sys.executable, "-m", "broker.net.zmtp.build"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    built = sorted(path.name for path in (tmp_path / "installed/broker/net/zmtp").glob("*.so"))
+    built = helpers_of(tmp_path / "installed")
     if compiler == "cc" and shutil.which("cc"):
-        assert (done.returncode, done.stderr, built) == (0, "", ["_framing.so", "_sealing.so"])
+        assert (done.returncode, done.stderr, built) == (0, "", list(HELPERS))
     else:
         assert (done.returncode, built) == (1, [])
         assert done.stderr.startswith(f"the helpers of ZMTP are not built, and the broker does without: {compiler}")
@@ -171,13 +177,13 @@ def test_the_first_start_builds_the_helpers_of_an_installed_wheel(tmp_path: Path
     for command, options, expected in (
         (compiler, ["--check"], []),
         ("/no/compiler", [], []),
-        (compiler, [], ["_framing.so", "_sealing.so"]),
+        (compiler, [], list(HELPERS)),
     ):
         environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "CC": command}
         start = [sys.executable, "-m", "twisted", "elkobroker", "--config=none.toml", *options]
         done = subprocess.run(start, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (1, "none.toml: cannot be read: No such file or directory\n")
-        assert sorted(path.name for path in (tmp_path / "installed/broker/net/zmtp").glob("*.so")) == expected
+        assert helpers_of(tmp_path / "installed") == expected
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 HELPERS = ("framing", "sealing")
@@ -48,19 +49,32 @@ def build_missing() -> None:
         with suppress(BuildFailed):
             for name in HELPERS:
                 if not target_of(name).exists():
-                    build(name, target_of(name))
+                    _install(name)
 
 
 def target_of(name: str) -> Path:
-    """Return the place of a helper."""
-    return Path(__file__).with_name(f"_{name}.so")
+    """Return the place of a helper.
+
+    Its name has the digest of its source: an upgrade by pip leaves the helpers of the version before in place.
+    """
+    source = Path(__file__).with_name(f"{name}.c")
+    return source.with_name(f"_{name}.{sha256(source.read_bytes()).hexdigest()[:12]}.so")
+
+
+def _install(name: str) -> None:
+    """Build a helper in its place, and remove those of other versions of its source."""
+    target = target_of(name)
+    build(name, target)
+    for other in target.parent.glob(f"_{name}.*so"):
+        if other != target:
+            other.unlink(missing_ok=True)
 
 
 def main() -> int:
     """Build all helpers. Returns the exit status: 1 if one cannot be built."""
     try:
         for name in HELPERS:
-            build(name, target_of(name))
+            _install(name)
     except BuildFailed as error:
         print(f"the helpers of ZMTP are not built, and the broker does without: {error}", file=sys.stderr)
         return 1

@@ -21,9 +21,6 @@ VARIABLE = "ELKOBROKER_HELPERS"
 
 NOT_BUILT = "the compiled helper was not built: python -m broker.net.zmtp.build"
 
-FRAMING_INTERFACE = 1
-"""The interface version that framing.c must report. A helper of another source version is refused."""
-
 Split = Callable[[bytes, int, int, int], tuple[list[list[bytes]], int]]
 """Takes octets, the position at which a message begins, the octets of a message for which no limit is checked, and the
 longest frame. Returns whole messages, and the position after them."""
@@ -63,12 +60,9 @@ def load_framing(environ: Mapping[str, str] = os.environ, path: Path | None = No
         # It works with Python's objects, and so must hold the GIL.
         load: Any = ctypes.PyDLL(str(path)).elkobroker_framing
         load.restype = ctypes.py_object
-        interface, split, join = load()
+        return FramingHelper(*load())
     except (OSError, AttributeError) as error:
         return FramingHelper(reason=f"{path} cannot be loaded: {error}")
-    if interface != FRAMING_INTERFACE:
-        return FramingHelper(reason=f"{path} is not of this version: it has the interface {interface}")
-    return FramingHelper(split, join)
 
 
 FRAMING = load_framing()

@@ -88,9 +88,6 @@ def shared(public: bytes, secret: bytes) -> bytes:
 SODIUM = Boxes(os.urandom, crypto_box_keypair, shared, seal, open, open_within)
 
 
-INTERFACE = 2
-"""The interface version that sealing.c must report. A helper of another source version is refused."""
-
 BATCH = 256
 """Upper bound of frames opened in one call: 1 µs each, so that other connections are not delayed."""
 
@@ -242,10 +239,6 @@ class CompiledSealing:
             raise SealingError(NOT_BUILT)
         try:
             self._library = ctypes.CDLL(str(path))
-            interface = self._library.elkobroker_sealing_interface
-            interface.restype = ctypes.c_int64
-            if interface() != INTERFACE:
-                raise SealingError(f"{path} is not of this version: it has the interface {interface()}")
             self._open = ffi.cast(_OPEN, self._address("elkobroker_open"))
             self._seal = ffi.cast(_SEAL, self._address("elkobroker_seal"))
         except (OSError, AttributeError) as error:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from broker.net.zmtp import build
 from broker.net.zmtp.curve_frames import OVERHEAD
 from broker.net.zmtp.frames import SHORT, Command, Decoder, FrameLimits, ZmtpError
-from broker.net.zmtp.helpers import VARIABLE, helper_path
+from broker.net.zmtp.helpers import VARIABLE, helper_path, load_framing
 from broker.net.zmtp.sealing import OUTPUT, SealingError, choose
 from tests.examples import sampled
 from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
@@ -190,18 +189,25 @@ def test_another_word_in_the_environment_is_an_error():
         choose({VARIABLE: "C"})
 
 
-def test_a_helper_of_another_version_of_its_source_is_refused(tmp_path: Path):
-    compiler = program("cc")
-    source = tmp_path / "sealing.c"
-    text = SOURCE.read_text()
-    older = re.sub(r"interface\(void\) \{ return \d+; \}", "interface(void) { return 0; }", text)
-    assert older != text
-    source.write_text(older)
-    built = tmp_path / "_sealing.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", built, source], check=True)
-    assert choose({}, built).name == "python"
-    with pytest.raises(SealingError, match="not of this version"):
-        choose({VARIABLE: "compiled"}, built)
+def test_a_helper_of_another_version_of_its_source_is_not_found_and_goes_when_this_one_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program("cc")
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "build.py"))
+    for name in build.HELPERS:
+        (tmp_path / f"{name}.c").write_bytes(SOURCE.with_name(f"{name}.c").read_bytes())
+    assert build.main() == 0
+    before = {build.target_of(name) for name in build.HELPERS}
+    assert set(tmp_path.glob("*.so")) == before
+    for name in build.HELPERS:
+        with (tmp_path / f"{name}.c").open("a") as source:
+            source.write("/* A later version. */\n")
+    assert not any(build.target_of(name).exists() for name in build.HELPERS)
+    build.build_missing()
+    after = {build.target_of(name) for name in build.HELPERS}
+    assert set(tmp_path.glob("*.so")) == after != before
+    assert load_framing({}, build.target_of("framing")).name == "compiled"
+    assert choose({}, build.target_of("sealing")).name == "compiled"
 
 
 def test_the_installed_helper_is_found_beside_its_source_alone():
