@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -72,6 +73,7 @@ until /opt/elkobroker/bin/python -c "{health}" 2>/dev/null || ! kill -0 $!; do s
 kill $!; wait $!
 cat /tmp/log
 etcd --version
+cat /opt/elkobroker/share/doc/elkobroker/sbom.json
 """
     command = [*image, "sh", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,6 +81,8 @@ etcd --version
     assert "elko listener 'main' on 0.0.0.0:9000" in done.stdout or "elko listener 'main' on :::9000" in done.stdout
     assert "Server Shut Down" in done.stdout
     assert "etcd Version" in done.stdout
+    listed = json.loads(done.stdout[done.stdout.index("\n{\n") :])
+    assert {"elkobroker", "twisted"} <= {each["name"].lower() for each in listed["components"]}
 
 
 CONTAINERS = """[engine]

@@ -42,7 +42,7 @@ def test_a_lost_connection_is_told_and_made_again(tmp_path: Path, tabs: Tabs) ->
             expect(page.get_by_role("link", name="before")).to_have_count(0)
 
 
-@pytest.mark.parametrize("missing", ["**/v1/views", "**/v1/status"])
+@pytest.mark.parametrize("missing", ["**/v1/views", "**/v1/status", "**/v1/actions"])
 def test_a_page_that_is_opened_without_a_broker_begins_when_it_comes(tmp_path: Path, tabs: Tabs, missing: str) -> None:
     options = ("--http-port", str(free_port()))
     with Daemon(tmp_path, *options) as daemon:

@@ -12,6 +12,11 @@ export class Problem extends Error {
     this.status = status;
     this.title = title;
   }
+
+  /** True if the same request may succeed later. */
+  get passing() {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
 }
 
 /** Events: "refused" when the API asks for a user (401). */

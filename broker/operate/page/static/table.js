@@ -423,7 +423,7 @@ export class Table {
       if (error.name === "AbortError" || generation !== this.#generation) return;
       this.failed?.(error);
       if (this.total === null) this.#say(`Not loaded: ${shown(error.message)}`);
-      if (error.status === 0 || error.status === 429 || error.status >= 500) this.stale();
+      if (error.passing) this.stale();
     } finally {
       if (this.#loading.get(page) === controller) this.#loading.delete(page);
     }
