@@ -27,8 +27,6 @@ from tests import patience
 from tests.ports import free_port
 from tests.spark.generator import END, Faults, Service, generate
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).parents[2]
 
 MAIN = ROOT / "spark" / "capacity" / "__main__.py"

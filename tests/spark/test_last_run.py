@@ -129,7 +129,6 @@ def test_after_a_run_that_was_cut_off_nothing_is_up_to_date(spark: SparkSession,
     assert not command.ends_early()
 
 
-@pytest.mark.long
 def test_a_damaged_segment_is_news_when_its_bytes_are_others(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,7 +148,6 @@ def test_a_damaged_segment_is_news_when_its_bytes_are_others(
     assert command.ends_early()
 
 
-@pytest.mark.long
 def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
     spark_and_store: SparkSession,
     made: Path,
@@ -171,7 +169,6 @@ def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
     assert not command.ends_early("--work", str(work), out=bucket)
 
 
-@pytest.mark.long
 def test_a_bucket_without_news_is_listed_once_a_day(
     spark_and_store: SparkSession, bucket: ObjectFolder, store: Store, tmp_path: Path
 ) -> None:

@@ -46,7 +46,6 @@ def rows_of(lake: Place) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.long
 def test_tables_and_report_in_a_bucket_are_those_of_a_folder(
     spark_and_store: SparkSession, bucket: ObjectFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,8 +22,6 @@ from spark.capacity.tables.schema import (
 from spark.capacity.tables.store import State, Tables
 from tests.spark.generator import END, Faults, Service, deliver, generate
 
-pytestmark = pytest.mark.long
-
 SERVICES = (
     Service("chat", providers=3, report=300.0),
     Service("render", "dbp", providers=3, interval=120.0, report=600.0, once=1),

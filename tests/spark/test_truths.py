@@ -15,8 +15,6 @@ from spark.capacity.tables.store import Tables
 from tests.spark.generator import END, Faults, Service, generate
 from tests.spark.generator.broker_lives import HOUR, SECOND
 
-pytestmark = pytest.mark.long
-
 SHORT = Service("a minute each", providers=1, level=50.0, daily=0.0, noise=0.0, outages=0.0, lifetime=60.0, report=20.0)
 ROLLED = Service("rolled", providers=6, level=240.0, deployments=4, outages=0.0, report=60.0)
 

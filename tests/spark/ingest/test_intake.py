@@ -117,7 +117,6 @@ def test_late_and_repeated_segments_leave_each_record_once_and_fill_the_gap(tabl
     assert losses(tables) == [("one", 17, 20, 4, True), ("one", 23, 23, 1, False)]
 
 
-@pytest.mark.long
 def test_the_journals_of_a_farm_are_read_as_one(tables: Tables, tmp_path: Path) -> None:
     left, right = tmp_path / "left", tmp_path / "right"
     segment(left, "b-one-1", lines(record(1), record(2)))
@@ -143,7 +142,6 @@ def test_a_number_that_was_held_on_an_earlier_date_is_taken_out_there_or_here(ta
     assert losses(tables) == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_date_whose_numbers_are_all_held_on_another_one_is_emptied(tables: Tables, tmp_path: Path, days: int) -> None:
     journal = tmp_path / "journal"
@@ -168,7 +166,6 @@ def bring(path: Path, data: bytes) -> None:
     path.with_name(".new").rename(path)
 
 
-@pytest.mark.long
 def test_a_damaged_segment_that_comes_again_intact_with_the_same_size_is_read(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     text = lines(*(record(seq, note=str(seq * seq)) for seq in range(1, 200)))
@@ -213,7 +210,6 @@ def test_another_intact_segment_of_the_same_name_and_size_is_read_and_a_copy_is_
     assert numbers(tables) == [("one", 1), ("one", 2)]
 
 
-@pytest.mark.long
 def test_the_lost_tail_of_a_boot_is_counted_as_far_as_it_shows(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     segment(journal, "b-one-1", lines(record(1), record(2)) + b'{"v":1,"ts":17')
@@ -237,7 +233,6 @@ class Cut(Tables):
         super().put(table, rows)
 
 
-@pytest.mark.long
 def test_a_run_that_was_cut_off_is_made_up_for_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"
     # Out of order, and across midnight.

@@ -55,7 +55,6 @@ def run(tables: Tables, journal: Path, keep: int, number: int) -> int:
     return ingest(tables, [journal], run=f"{started:%Y%m%dT%H%M%SZ}", started=started, keep=keep).segments
 
 
-@pytest.mark.long
 def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     for number in range(4):
@@ -90,7 +89,6 @@ def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Table
     assert first_kept(tables, 2) == day(3)
 
 
-@pytest.mark.long
 def test_a_date_of_many_small_files_is_written_again_as_one(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     for number in range(MANY + 1):

@@ -49,7 +49,6 @@ def told(spark):
     return pd.DataFrame(job.toPandas()).sort_values(["service", "h"]).set_index("service")
 
 
-@pytest.mark.long
 def test_each_service_has_a_row_for_each_hour_to_come(told):
     assert set(told.index) == {"steady", "young", "incident", "gone", "holes", "o'; <b>", "nothing", "long"}
     start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)
@@ -58,7 +57,6 @@ def test_each_service_has_a_row_for_each_hour_to_come(told):
         assert set(rows["issued"]) == {start}
 
 
-@pytest.mark.long
 def test_what_repeats_is_forecast_at_the_right_hour(told):
     steady = told.loc["steady"]
     np.testing.assert_allclose(steady["p50"], [demand(i) for i in range(48)])
@@ -78,7 +76,6 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
     assert set(steady["flag"]) == {""}
 
 
-@pytest.mark.long
 def test_growth_and_events_stand_beside_the_forecast_and_do_not_change_it(told):
     assert told.loc["steady", "factor"].tolist() == [1.5, 3.0, 3.0, *[1.5] * 45]
     assert set(told.loc["young", "factor"]) == {1.5}

@@ -412,7 +412,6 @@ def test_a_date_that_is_to_be_made_again_outlives_a_run_that_is_cut_off(spark, t
     assert tables.state().changed == {str(NEXT)}
 
 
-@pytest.mark.long
 def test_dates_that_are_made_together_are_as_those_made_one_by_one(spark, tmp_path):
     third = NEXT + timedelta(days=1)
     start, loss = lossy_midnight()
@@ -458,7 +457,6 @@ def test_an_instance_may_change_within_a_registration(spark, tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("most", [4, 1000], ids=["divided first", "by row groups"])
 def test_the_parts_of_a_date_do_not_show(spark, tmp_path, monkeypatch, most):
     starts = [*killed_and_restarted(), *shared(), *moved(), *twice_killed()]

@@ -97,7 +97,6 @@ def minutes(row):
 NOTHING = [None] * 5
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_minutes_are_those_of_the_load_second_by_second(spark, tmp_path, seed):
     farm = chance(seed)

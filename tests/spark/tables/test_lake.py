@@ -76,7 +76,6 @@ def test_a_version_is_read_as_it_was_after_dates_were_replaced(spark: SparkSessi
     assert {(day, value) for day, _, value in now} == {(DAY + timedelta(days=more), 2.0) for more in (1, 2)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("way", ["pandas", "duckdb", "spark"])
 def test_readers_see_whole_versions_while_runs_publish(spark: SparkSession, tables: Tables, way: str) -> None:
     balanced(tables, 0)
