@@ -80,9 +80,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Report a test to the process that collects the results in one message, if it passed: they would be five.
+    """Report a passed test in one message instead of five to the process that collects the results.
 
-    Durations of set-ups are shown where they are asked for, so these reports are sent then.
+    With ``--durations``, the reports of set-ups are sent as well.
     """
     if not hasattr(item.config, "workerinput") or item.config.getoption("durations"):
         return None

@@ -30,13 +30,13 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
         It has failed: xdist would give it to the next process, which would end as well.
         """
         units = self.assigned_work.get(node, {}).values()
-        for unit in units:
-            for name, completed in unit.items():
-                if not completed:
-                    unit[name] = True
-                    super().remove_node(node)
-                    return str(name)
-        return super().remove_node(node)  # type: ignore[no-any-return]
+        running = ((unit, name) for unit in units for name, completed in unit.items() if not completed)
+        crashed: str | None = None
+        for unit, crashed in running:
+            unit[crashed] = True
+            break
+        super().remove_node(node)
+        return crashed
 
 
 def compile_share(config: pytest.Config, number: int, count: int) -> None:

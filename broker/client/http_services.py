@@ -151,7 +151,7 @@ class HttpClient:
     def watch(self, name: str) -> Iterator[Change]:
         """Yield the services of a name, and then how they change, until the client is closed.
 
-        What comes and goes again faster than the client asks for it is not seen.
+        A service that comes and goes between two requests of the client is not seen.
         """
         known: dict[tuple[Any, ...], Service] = {}
         place, pauses = "", Pauses(FIRST_PAUSE, MOST_PAUSE)

@@ -132,12 +132,12 @@ ONE_OF_EACH = {attack.wire: name for name, attack in reversed(ATTACKS.items())}.
 """The first attack on each wire: those that are run each time."""
 
 
-def sampled(names: Iterable[str]) -> list[Any]:
-    """Return all attacks as parameters; those that are not among the names run with the long tests."""
-    return [name if name in names else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
+def attacks(everyday: Iterable[str]) -> list[Any]:
+    """Return all attacks as parameters. Those that are not among ``everyday`` are marked long."""
+    return [name if name in everyday else pytest.param(name, marks=pytest.mark.long) for name in ATTACKS]
 
 
-@pytest.mark.parametrize("name", sampled(ONE_OF_EACH))
+@pytest.mark.parametrize("name", attacks(ONE_OF_EACH))
 def test_a_stranger_takes_a_bounded_amount_of_memory_and_leaves_it(small: Daemon, name: str) -> None:
     assert attacked(small, ATTACKS[name], SMALL, LEFT) <= SMALL_GROWTH
 
@@ -158,7 +158,7 @@ EVERYDAY = ("dbp-lists", "mc0-own", "websocket-fragments", "poll-body")
 """The attacks from many addresses that are run each time."""
 
 
-@pytest.mark.parametrize("name", sampled(EVERYDAY))
+@pytest.mark.parametrize("name", attacks(EVERYDAY))
 def test_twenty_strangers_together_take_a_bounded_amount_of_memory_and_leave_it(together: Daemon, name: str) -> None:
     size = attrs.evolve(SMALL, connections=5 * len(TWENTY))
     visit(together, ATTACKS[name], Size(1, 1_000, SMALL.services), "127.0.3.99")

@@ -50,16 +50,17 @@ CALLS = {
 }  # fmt: skip
 """Calls that may wait. `open` of other objects is not meant."""
 
-LAST = {each.rpartition(".")[2] for each in CALLS}
-
 METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "glob", "unlink", "is_file", "is_dir"}
 """Methods of paths that may wait, by their names alone."""
+
+LAST_NAMES = METHODS | {each.rpartition(".")[2] for each in CALLS}
+"""Names by which a call may be one of these. To write each call of the source as text would take seconds."""
 
 
 def waits(call: ast.Call) -> bool:
     """True if a call may wait, by its name."""
     last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if last not in LAST | METHODS:  # most calls; to write them as text takes long
+    if last not in LAST_NAMES:
         return False
     name = ast.unparse(call.func)
     if name in CALLS:

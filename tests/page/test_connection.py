@@ -18,6 +18,15 @@ pytestmark = pytest.mark.long
 ANSWER = 21_000
 """Milliseconds: a little more than the page waits for an answer."""
 
+TIMEOUT = """
+AbortSignal.timeout = (milliseconds) => {
+    const controller = new AbortController();
+    setTimeout(() => controller.abort(new DOMException("late", "TimeoutError")), milliseconds);
+    return controller.signal;
+};
+"""
+"""The time limit of a request, by the clock of the page, which a test puts forward."""
+
 
 def test_a_lost_connection_is_told_and_made_again(tmp_path: Path, tabs: Tabs) -> None:
     options = ("--http-port", str(free_port()))
@@ -63,6 +72,7 @@ def test_a_list_whose_first_read_fails_or_is_never_answered_is_read_again(
     with farm.bank(name="there-before"):
         page = tabs(farm.url("services"))
         page.clock.install()
+        page.add_init_script(TIMEOUT)
         page.route("**/v1/services?*", lambda route: route.abort() if answered else None, times=1)
         # No change, with which the list would be read as well.
         with page.expect_request("**/v1/services?*"):

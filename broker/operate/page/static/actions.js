@@ -191,7 +191,8 @@ class Field {
   }
 }
 
-/** Return null for a user without actions. Throws what may pass: without its actions the page would look complete. */
+/** Return null for a user without actions. Throws a `Problem` that may pass: a page without
+ * buttons would look complete. */
 function denied(error) {
   if (error.passing) throw error;
   return null;

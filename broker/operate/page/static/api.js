@@ -104,9 +104,8 @@ async function problemOf(response) {
 
 /** Return the JSON answer to a GET, or to another method. Throws a `Problem`, also if it takes longer than `ANSWER`. */
 export async function get(where, options) {
-  const late = new AbortController();
-  const timer = setTimeout(() => late.abort(new Problem(0, "No answer", "The broker does not answer.")), ANSWER);
-  const signal = options?.signal ? AbortSignal.any([options.signal, late.signal]) : late.signal;
+  const late = AbortSignal.timeout(ANSWER);
+  const signal = options?.signal ? AbortSignal.any([options.signal, late]) : late;
   try {
     const headers = { ...options?.headers, Accept: "application/json" };
     const response = await open(where, { ...options, signal, headers });
@@ -114,8 +113,6 @@ export async function get(where, options) {
   } catch (error) {
     if (error.name === "AbortError" || error instanceof Problem) throw error;
     throw new Problem(0, "Broken answer", "The broker's answer ended early.");
-  } finally {
-    clearTimeout(timer);
   }
 }
 
