@@ -121,6 +121,14 @@ class SystemdHost:
         """The last lines of the broker's log."""
         return self.run("journalctl --no-pager --lines 30 --unit elkobroker").stdout
 
+    def wait_until_active(self) -> None:
+        """Wait until the broker runs. A failure shows its log."""
+        try:
+            until(lambda: self.run("systemctl is-active elkobroker").stdout == "active\n", "an active broker")
+        except AssertionError as error:
+            error.add_note(self.journal())
+            raise
+
     def write(self, path: str, text: str) -> None:
         """Replace a file, with the owner and mode of one that is there."""
         self.done(f"printf %s {shlex.quote(text)} > {shlex.quote(path)}")

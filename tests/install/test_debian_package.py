@@ -118,7 +118,7 @@ def files_before(host: SystemdHost) -> set[str]:
 def installed(host: SystemdHost, files_before: set[str]) -> SystemdHost:
     """The machine, on which the package's broker runs."""
     host.done("apt-get install --yes --no-install-recommends /shared/elkobroker.deb")
-    until(lambda: host.run("systemctl is-active elkobroker").stdout.strip() == "active")
+    host.wait_until_active()
     return host
 
 
@@ -167,6 +167,8 @@ def a_small_machine_has_a_broker_its_page_and_its_commands(installed: SystemdHos
     assert "<title>" in installed.done("curl --silent --fail http://127.0.0.1:9080/")
     assert "elkobroker" in installed.done("brokerctl status")
     assert installed.done("brokerkeys --help").startswith("usage: brokerkeys")
+    helper = "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)"
+    assert installed.done(f"/usr/lib/elkobroker/bin/python -c '{helper}'") == "compiled\n"
     for path in (
         "bash-completion/completions/brokerctl",
         "zsh/vendor-completions/_brokerctl",
@@ -211,12 +213,12 @@ def an_upgrade_keeps_the_configuration_and_what_is_registered(installed: Systemd
     first = installed.done("systemctl show --property MainPID --value elkobroker")
     installed.done("apt-get install --yes --no-install-recommends /shared/later.deb")
     assert installed.done("dpkg-query --show --showformat '${Version}' elkobroker").endswith("+later")
-    until(lambda: installed.run("systemctl is-active elkobroker").stdout.strip() == "active")
+    installed.wait_until_active()
     assert installed.done("systemctl show --property MainPID --value elkobroker") != first
     assert is_found(installed, "upgraded")
     assert installed.done(f"cat {path}") == changed
     installed.done("apt-get install --yes --allow-downgrades --no-install-recommends /shared/elkobroker.deb")
-    until(lambda: installed.run("systemctl is-active elkobroker").stdout.strip() == "active")
+    installed.wait_until_active()
     assert is_found(installed, "upgraded")
 
 
@@ -231,7 +233,7 @@ def an_upgrade_leaves_the_old_broker_at_work_where_a_key_was_removed(installed: 
     assert installed.done("systemctl show --property MainPID --value elkobroker") == first
     installed.write(path, before)
     installed.done("dpkg --configure elkobroker")
-    until(lambda: installed.run("systemctl is-active elkobroker").stdout.strip() == "active")
+    installed.wait_until_active()
     assert installed.done("systemctl show --property MainPID --value elkobroker") != first
     installed.done("apt-get install --yes --allow-downgrades --no-install-recommends /shared/elkobroker.deb")
 
@@ -367,7 +369,7 @@ def the_watchdog_starts_a_hung_broker_again(installed: SystemdHost) -> None:
     first = installed.done("systemctl show --property MainPID --value elkobroker").strip()
     installed.done(f"kill -STOP {first}")
     until(lambda: installed.run("systemctl show --property NRestarts --value elkobroker").stdout.strip() == "1")
-    until(lambda: installed.run("systemctl is-active elkobroker").stdout.strip() == "active")
+    installed.wait_until_active()
     installed.done(f"rm -r {DROP_IN} && systemctl daemon-reload")
 
 

@@ -22,7 +22,7 @@ FLAGS = ("-std=c99", "-O2", "-shared", "-fPIC")
 
 
 class BuildFailed(Exception):
-    """There is no C compiler, or it failed. ``args[0]`` is a sentence."""
+    """There is no source or no C compiler, or it failed. ``args[0]`` is a sentence."""
 
 
 def build(name: str, target: Path, flags: Sequence[str] = ()) -> None:
@@ -53,12 +53,16 @@ def build_missing() -> None:
 
 
 def target_of(name: str) -> Path:
-    """Return the place of a helper.
+    """Return the place of a helper. Raises `BuildFailed` if its source is not there.
 
     Its name has the digest of its source: an upgrade by pip leaves the helpers of the version before in place.
     """
     source = Path(__file__).with_name(f"{name}.c")
-    return source.with_name(f"_{name}.{sha256(source.read_bytes()).hexdigest()[:12]}.so")
+    try:
+        digest = sha256(source.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BuildFailed(f"{source}: {error.strerror}") from None
+    return source.with_name(f"_{name}.{digest[:12]}.so")
 
 
 def _install(name: str) -> None:

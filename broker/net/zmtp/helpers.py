@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from broker.net.zmtp.build import target_of
+from broker.net.zmtp.build import BuildFailed, target_of
 
 VARIABLE = "ELKOBROKER_HELPERS"
 """Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helpers if available."""
@@ -31,7 +31,10 @@ Join = Callable[[Sequence[bytes]], bytes]
 
 def helper_path(name: str) -> Path | None:
     """Return the path of a helper (``sealing``, ``framing``), or None if it was not built."""
-    path = target_of(name)
+    try:
+        path = target_of(name)
+    except BuildFailed:
+        return None
     return path if path.exists() else None
 
 

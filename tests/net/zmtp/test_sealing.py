@@ -210,6 +210,13 @@ def test_a_helper_of_another_version_of_its_source_is_not_found_and_goes_when_th
     assert choose({}, build.target_of("sealing")).name == "compiled"
 
 
+def test_without_the_sources_the_helpers_are_those_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "build.py"))
+    build.build_missing()
+    assert build.main() == 1
+    assert (load_framing({}).name, choose({}).name) == ("python", "python")
+
+
 def test_the_installed_helper_is_found_beside_its_source_alone():
     for name in ("sealing", "framing"):
         path = helper_path(name)
