@@ -65,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the examples. Have trial end a test that waits for ever, with a traceback, a little before pytest ends the
     process."""
     blocking_guard.fails_a_test()
+    # Imports and tests stay: while they are collected, there is no garbage.
+    gc.disable()
     profile = "complete" if config.getoption("--long") else "everyday"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("faulthandler_timeout"))
@@ -125,3 +127,4 @@ def pytest_collection_finish() -> None:
     """Take all that there is by now from the collector, which tests call: some hundred thousand objects that stay."""
     gc.collect()
     gc.freeze()
+    gc.enable()

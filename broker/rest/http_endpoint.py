@@ -260,8 +260,18 @@ def _nothing_here() -> Problem:
     return Problem(404, "there is nothing at this path", Reason.UNKNOWN_TARGET)
 
 
+class _MatchedRule(Rule):
+    """A rule by which no URL is built: the code for that would be compiled at each start, a millisecond for a rule."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        def no_url(*arguments: Any, **variables: Any) -> tuple[str, str]:
+            raise NotImplementedError("path_of fills in the variables of a path")
+
+        return no_url
+
+
 def _rule(endpoint: Endpoint) -> Rule:
-    return Rule(_VARIABLE.sub(r"<\1>", endpoint.path), methods=[endpoint.method], endpoint=endpoint)
+    return _MatchedRule(_VARIABLE.sub(r"<\1>", endpoint.path), methods=[endpoint.method], endpoint=endpoint)
 
 
 def _normalized(path: str) -> str:

@@ -33,6 +33,7 @@ from twisted.plugin import getPlugins
 
 from broker import wires
 from broker.app.process_start import ALLOCATOR
+from broker.tap import Options
 from tests import blocking_guard
 
 ROOT = Path(__file__).parents[2]
@@ -197,6 +198,7 @@ def main() -> None:
         import_module(module.name)
     list(getPlugins(IServiceMaker))
     assert "twisted.internet.reactor" not in sys.modules
+    Options().parseOptions(["--port", "0"])  # fills caches
     gc.collect()
     gc.freeze()  # a collection in the child would copy every page
     given = serve(socket.socket(fileno=int(sys.argv[1])))
