@@ -85,8 +85,11 @@ def test_a_wrong_file_is_one_sentence_with_its_path(tmp_path: Path, file: Path, 
     file.write_text(content)
     file.chmod(0o644)
     # Garbage of other tests may have finalizers, for which a deep file leaves no stack.
-    gc.collect()
-    result = ctl("services", XDG_CONFIG_HOME=str(tmp_path))
+    gc.disable()
+    try:
+        result = ctl("services", XDG_CONFIG_HOME=str(tmp_path))
+    finally:
+        gc.enable()
     assert result.exit_code == 2
     assert result.stderr.startswith(f"brokerctl: {file}")
     assert sentence in result.stderr

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.config.certificates import unverified
 from tests.packages import program
 from tests.patience import until
 from tests.ports import free_port
@@ -161,8 +162,7 @@ class Etcd:
             each.options += ["--initial-cluster", together, "--initial-cluster-state", "new", *options]
             if tls is not None:
                 each.options += ["--cert-file", str(tls[0]), "--key-file", str(tls[1])]
-                context = ssl.create_default_context()
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context = unverified()
                 if own is not None:
                     context.load_cert_chain(*own)
                 each.trust(context)

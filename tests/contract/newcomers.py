@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import struct
 from collections.abc import Callable, Mapping
 
 import attrs
 
+from tests.config.certificates import unverified
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import Clients
@@ -73,10 +73,7 @@ def director(daemon: Daemon, port: int) -> None:
 
 
 def tls(daemon: Daemon, port: int) -> None:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    with connected(port) as plain, context.wrap_socket(plain) as stream:
+    with connected(port) as plain, unverified().wrap_socket(plain) as stream:
         answered(stream, HELLO, b'"here"')
 
 

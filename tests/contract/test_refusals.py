@@ -9,7 +9,6 @@ import ast
 import re
 import signal
 import socket
-import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ import pytest
 
 import broker
 from broker.access.passwords import MIN_ITERATIONS, of
+from tests.config.certificates import unverified
 from tests.config.write_shipped import documented
 from tests.contract.doors import CONFIG, NAMED, House, open_house
 from tests.contract.newcomers import AUTH, DOORS
@@ -103,10 +103,8 @@ _SOURCES = (f"127.8.0.{number}" for number in count(1))
 def _sent(daemon: Daemon, door: str, source: str, data: bytes) -> str:
     """Return all that the broker sends to a peer that sends that, up to the words of a refusal or the end."""
     plain = socket.create_connection(("127.0.0.1", DOORS[door].port(daemon)), PATIENCE, (source, 0))
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     answer = b""
-    with context.wrap_socket(plain) if door == "tls" else plain as stream:
+    with unverified().wrap_socket(plain) if door == "tls" else plain as stream:
         with suppress(ConnectionError):  # it is closed while there is more to send
             stream.sendall(data)
             if door in ("http", "long poll"):  # as scripts with netcat do: an answer is no less due

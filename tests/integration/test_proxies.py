@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.config.certificates import certificate
+from tests.config.certificates import certificate, unverified
 from tests.contract.newcomers import DOORS, HELLO, HERE, PING, answered
 from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon
@@ -106,10 +106,7 @@ def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def _secure(stream: socket.socket) -> ssl.SSLSocket:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context.wrap_socket(stream)
+    return unverified().wrap_socket(stream)
 
 
 @pytest.mark.parametrize("door", BY_HEADER)

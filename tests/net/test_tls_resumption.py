@@ -17,7 +17,7 @@ from broker import pem
 from broker.config import endpoint
 from broker.net.listeners import bound, listen
 from broker.net.tls import Certificates
-from tests.config.certificates import certificate
+from tests.config.certificates import certificate, unverified
 from tests.net.over_tls import over_tls
 from tests.patience import PATIENCE
 
@@ -35,9 +35,7 @@ class Client:
 
     def __init__(self, port: int, version: ssl.TLSVersion, certificate: tuple[Path, Path] | None) -> None:
         self._port = port
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.check_hostname = False
-        self._context.verify_mode = ssl.CERT_NONE
+        self._context = unverified()
         self._context.minimum_version = self._context.maximum_version = version
         if certificate is not None:
             self._context.load_cert_chain(*certificate)
@@ -104,9 +102,7 @@ class Resuming(TestCase):
 
     async def test_tls_1_2_has_suites_with_forward_secrecy_and_authenticated_encryption_only(self) -> None:
         def suite(ciphers: str) -> str:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
+            context = unverified()
             context.maximum_version = ssl.TLSVersion.TLSv1_2
             context.set_ciphers(ciphers)
             with (

@@ -11,16 +11,13 @@ from spark.capacity.tables.object_store import ObjectFolder
 from tests.spark import buckets
 from tests.spark.buckets import Store
 
-EVERYDAY = "tests/spark/test_end_to_end.py"
-"""The tests on Spark that each run has: of a whole run of the command, by which all its steps are seen."""
-
 
 # Before the long tests are left out.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the other tests on Spark as long: most take little themselves, but Java compiles the code of each anew."""
+    """Mark the tests on Spark as long: most take little themselves, but Java compiles the code of each anew."""
     for item in items:
-        if {"spark", "spark_and_store"} & set(getattr(item, "fixturenames", ())) and EVERYDAY not in item.nodeid:
+        if {"spark", "spark_and_store"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.long)
 
 

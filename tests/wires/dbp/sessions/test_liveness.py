@@ -236,7 +236,7 @@ def not_at_all(farm: DbpFarm, peer: DbpPeer, interval: float) -> None:
     pass
 
 
-@pytest.mark.parametrize("liveness", [3, 4, 5])
+@pytest.mark.parametrize("liveness", [3, *(pytest.param(each, marks=pytest.mark.long) for each in (4, 5))])
 @pytest.mark.parametrize("interval", [1.0, 0.5])
 @pytest.mark.parametrize(
     "life",

@@ -34,7 +34,7 @@ def small(farm: DirectorFarm) -> DirectorFarm:
     return farm
 
 
-def large(farm: DirectorFarm, servers: int = 5, contexts: int = 400, users: int = 10) -> None:
+def large(farm: DirectorFarm, servers: int = 5, contexts: int = 100, users: int = 10) -> None:
     """A farm whose dump has many pages."""
     for number in range(servers):
         server = farm.server(f"cs{number}")
@@ -128,7 +128,7 @@ def test_a_dump_of_a_part(
 
 
 def test_a_large_dump_is_whole_and_takes_many_turns(farm: DirectorFarm) -> None:
-    large(farm)
+    large(farm, contexts=400)
     admin = farm.admin()
     assert admin.ask("admin", "dump", depth=3) == [], "it is not sent before it is complete"
     turns = 0
