@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.daemon import environment
+from tests.packages import program
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -60,6 +61,15 @@ def test_the_installed_daemon_accepts_the_installed_configuration(installed: Pat
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "listener main: bound to 127.0.0.1:9000" in done.stdout
+
+
+def test_the_installed_daemon_has_compiled_helpers(installed: Path) -> None:
+    program("cc")
+    env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
+    code = "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)"
+    command = [str(installed / "opt/bin/python"), "-c", code]
+    done = subprocess.run(command, cwd=installed, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "compiled\n", done.stderr
 
 
 @pytest.mark.parametrize(
