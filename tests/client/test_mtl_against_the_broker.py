@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 
-from broker.client.blocking import Content, Request
+from broker.client.blocking import Client, Content, Request
 from broker.client.credentials import External, Password
 from broker.client.errors import AuthenticationFailed, NotTaken
 from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service
 from broker.client.settings import Event
 from tests.access.users import ACCESS, ELSEWHERE, put, right, user
-from tests.client.farm import Farm
+from tests.client.farm import QUICK, Farm
 from tests.integration.daemon import ROOT, environment
 from tests.patience import PATIENCE, until
 
@@ -218,7 +219,8 @@ def test_a_call_that_may_be_done_twice_survives_a_restart(farm: Farm) -> None:
 def test_a_client_that_comes_before_the_broker(farm: Farm) -> None:
     farm.stop()
     contents: list[Content] = []
-    with farm.client() as client:
+    # However long the broker takes to start.
+    with Client(farm.places[0], settings=attrs.evolve(QUICK, first_contact=None)) as client:
 
         def read() -> None:
             contents.append(client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE).take())
