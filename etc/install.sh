@@ -76,8 +76,8 @@ if ! "$PREFIX/bin/python" -m pip --version >/dev/null 2>&1; then
 fi
 say "installing elkobroker into $PREFIX"
 "$PREFIX/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$EXTRAS]"
-# There: here it would build the helpers of the checkout.
-(cd "$PREFIX" && bin/python -m broker.net.zmtp.build) || true
+# -I: not the broker of this directory or of PYTHONPATH.
+"$PREFIX/bin/python" -I -m broker.net.zmtp.build || true
 "$PREFIX/bin/twistd" --help >/dev/null
 install -d -m 755 "$PREFIX/share/man/man1" "$LOCAL/bin" "$LOCAL/share/man/man1"
 for command in $COMMANDS; do

@@ -51,24 +51,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def test_the_installed_daemon_accepts_the_installed_configuration(installed: Path) -> None:
-    # Not from the checkout, nor with its path.
+def run_installed(installed: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the installation: not from the checkout, nor with its path."""
     env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
-    command = [str(installed / "opt/bin/twistd"), "-n", "--pidfile=", "elkobroker"]
-    file = str(installed / "etc/elkobroker.toml")
-    done = subprocess.run(
-        [*command, "--config", file, "--check"], cwd=installed, env=env, capture_output=True, text=True, check=False
-    )
+    command = [str(installed / "opt/bin" / program), *arguments]
+    return subprocess.run(command, cwd=installed, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_installed_daemon_accepts_the_installed_configuration(installed: Path) -> None:
+    file = installed / "etc/elkobroker.toml"
+    done = run_installed(installed, "twistd", "-n", "--pidfile=", "elkobroker", "--config", str(file), "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "listener main: bound to 127.0.0.1:9000" in done.stdout
 
 
 def test_the_installed_daemon_has_compiled_helpers(installed: Path) -> None:
     program("cc")
-    env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
-    code = "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)"
-    command = [str(installed / "opt/bin/python"), "-c", code]
-    done = subprocess.run(command, cwd=installed, env=env, capture_output=True, text=True, check=False)
+    done = run_installed(installed, "python", "-c", "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)")
     assert done.stdout == "compiled\n", done.stderr
 
 
