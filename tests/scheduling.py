@@ -31,10 +31,9 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
         """
         units = self.assigned_work.get(node, {}).values()
         running = ((unit, name) for unit in units for name, completed in unit.items() if not completed)
-        crashed: str | None = None
-        for unit, crashed in running:
+        unit, crashed = next(running, (dict[str, bool](), None))
+        if crashed is not None:
             unit[crashed] = True
-            break
         super().remove_node(node)
         return crashed
 

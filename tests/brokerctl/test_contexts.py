@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import stat
 import tomllib
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokerctl.server import Server, ctl, page
+from tests.garbage import no_collection
 
 
 @pytest.fixture
@@ -85,11 +85,8 @@ def test_a_wrong_file_is_one_sentence_with_its_path(tmp_path: Path, file: Path, 
     file.write_text(content)
     file.chmod(0o644)
     # Garbage of other tests may have finalizers, for which a deep file leaves no stack.
-    gc.disable()
-    try:
+    with no_collection():
         result = ctl("services", XDG_CONFIG_HOME=str(tmp_path))
-    finally:
-        gc.enable()
     assert result.exit_code == 2
     assert result.stderr.startswith(f"brokerctl: {file}")
     assert sentence in result.stderr

@@ -33,7 +33,6 @@ from twisted.plugin import getPlugins
 
 from broker import wires
 from broker.app.process_start import ALLOCATOR
-from broker.tap import Options
 from tests import blocking_guard
 
 ROOT = Path(__file__).parents[2]
@@ -192,13 +191,14 @@ def _write_to(output: int) -> None:
 def main() -> None:
     """Run a template, and the daemons that it forks."""
     twistd = import_module("twisted.scripts.twistd")
-    for name in ("twisted.internet.epollreactor", "broker.tap", "broker.app.daemon"):
+    for name in ("twisted.internet.epollreactor", "broker.app.daemon"):
         import_module(name)
     for module in walk_packages(wires.__path__, "broker.wires."):
         import_module(module.name)
     list(getPlugins(IServiceMaker))
     assert "twisted.internet.reactor" not in sys.modules
-    Options().parseOptions(["--port", "0"])  # fills caches
+    # The types of all keys, which are read once.
+    import_module("broker.tap").Options().parseOptions(["--port", "0"])
     gc.collect()
     gc.freeze()  # a collection in the child would copy every page
     given = serve(socket.socket(fileno=int(sys.argv[1])))

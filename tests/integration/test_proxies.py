@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -105,10 +104,6 @@ def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield dict(zip(BY_FIELDS, ports, strict=True))
 
 
-def _secure(stream: socket.socket) -> ssl.SSLSocket:
-    return unverified().wrap_socket(stream)
-
-
 @pytest.mark.parametrize("door", BY_HEADER)
 def test_a_client_of_haproxy_is_served_and_logged_by_its_own_address(
     daemon: Daemon, haproxy: dict[str, int], door: str
@@ -117,7 +112,7 @@ def test_a_client_of_haproxy_is_served_and_logged_by_its_own_address(
     _, hostile, wire = BY_HEADER[door]
     client = f"127.0.1.{list(BY_HEADER).index(door) + 1}"
     with socket.create_connection((HERE, haproxy[door]), PATIENCE, (client, 0)) as plain:
-        stream = _secure(plain) if door == "tls" else plain
+        stream = unverified().wrap_socket(plain) if door == "tls" else plain
         stream.sendall(hostile)
         daemon.wait_for(rf"{wire} peer {client}\b")
         if stream is not plain:

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from broker import pem
 from broker.net.tls import Certificates, TlsFactory
 from tests.config.certificates import certificate
+from tests.garbage import no_collection
 from tests.net.words import COST, Hub, Wire
 
 
@@ -163,8 +164,7 @@ def test_a_connection_that_ended_is_freed_without_a_garbage_collection(
     hub: Hub, files: tuple[Path, Path], shaken: bool
 ) -> None:
     gc.collect()
-    gc.disable()
-    try:
+    with no_collection():
         link = TlsLink(hub, files)
         if shaken:
             link.shake()
@@ -179,8 +179,6 @@ def test_a_connection_that_ended_is_freed_without_a_garbage_collection(
         hub.sessions.clear()
         del link
         assert ended() is None
-    finally:
-        gc.enable()
 
 
 def test_a_handshake_that_fails_is_counted_and_logged_once_a_minute_with_the_reason(

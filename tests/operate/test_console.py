@@ -27,6 +27,7 @@ from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.console_commands import WIDTH, broker_dialect
 from broker.wires.tables import Column, Counter, Documentation, View
 from tests.access.memory import MemoryAccess
+from tests.garbage import no_collection
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
@@ -817,14 +818,11 @@ def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: ElkoFarm, us
     session.receive(Line("servicedesc"))
     gone = ref(session)
     gc.collect()
-    gc.disable()
-    try:
+    with no_collection():
         session.lost()
         session.receive(Line("servicedesc"))
         del session
         assert gone() is None
-    finally:
-        gc.enable()
 
 
 def test_a_command_that_was_typed_before_takes_no_look_at_the_types_of_its_message(

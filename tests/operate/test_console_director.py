@@ -16,6 +16,7 @@ from broker.wires.elko.console_commands import DIRECTOR, WIDTH, broker_dialect, 
 from broker.wires.elko.sessions.authentication import AccessControl
 from broker.wires.tables import Dialect
 from tests.access.memory import MemoryAccess
+from tests.garbage import no_collection
 from tests.operate.test_console import Operator, enter
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
 from tests.wires.recording import ElkoFarm, RecordingPeer
@@ -266,13 +267,10 @@ def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: DirectorFarm
     farm.clock.advance(1)
     gone = ref(session)
     gc.collect()
-    gc.disable()
-    try:
+    with no_collection():
         session.lost()
         del session
         assert gone() is None
-    finally:
-        gc.enable()
 
 
 def test_operators_share_the_access_of_their_dialect(farm: DirectorFarm) -> None:

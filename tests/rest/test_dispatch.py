@@ -19,6 +19,7 @@ from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Outlet, Request, Response, Stream
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE, TOKEN
+from tests.garbage import no_collection
 from tests.wires.http.recording import HttpFarm
 
 
@@ -323,12 +324,9 @@ def test_a_late_error_needs_no_garbage_collection(http: HttpFarm, desk: Desk) ->
 
     desk.then = lambda call: Deferred.fromCoroutine(fail(Order()))
     gc.collect()
-    gc.disable()
-    try:
+    with no_collection():
         assert http.ask("GET", "/open").status == 429
         assert kept[0]() is None
-    finally:
-        gc.enable()
 
 
 def test_an_unknown_parameter_is_a_problem(http: HttpFarm, desk: Desk) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -19,6 +18,7 @@ from broker.net.http.request import RequestBounds
 from broker.net.refusal_log import REFUSALS_AT_ONCE
 from broker.net.scheduler import QUANTUM, TURN
 from broker.rest.messages import Request, Response
+from tests.garbage import no_collection
 from tests.net.http.http_peers import Site
 
 
@@ -98,12 +98,9 @@ def test_an_incomplete_body_is_freed_with_its_connection(head: str) -> None:
     request = link.protocol.request
     freed = weakref.ref(request)
     del request
-    gc.disable()
-    try:
+    with no_collection():
         link.lose()
         assert freed() is None
-    finally:
-        gc.enable()
     site.quiet()
 
 

@@ -427,7 +427,7 @@ class Copied(bytes):
         return Copied(other + bytes(self))
 
 
-@pytest.mark.parametrize("size", [PARTIAL, 65_536])
+@pytest.mark.parametrize("size", [PARTIAL, 65_536, pytest.param(MIB // 4, marks=pytest.mark.long)])
 def test_a_frame_that_comes_byte_by_byte_is_not_copied_for_each_of_them(size: int) -> None:
     decoder = PlainDecoder(FrameLimits())
     Copied.octets = 0

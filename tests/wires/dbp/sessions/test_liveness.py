@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from broker.core.liveness import LATEST, TICK
 from broker.core.model import Change, CheckState, Kind, Service
 from broker.wires.dbp.dbp_settings import Dbp
+from tests.examples import sampled
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
 
@@ -236,7 +237,7 @@ def not_at_all(farm: DbpFarm, peer: DbpPeer, interval: float) -> None:
     pass
 
 
-@pytest.mark.parametrize("liveness", [3, *(pytest.param(each, marks=pytest.mark.long) for each in (4, 5))])
+@pytest.mark.parametrize("liveness", sampled([3, 4, 5]))
 @pytest.mark.parametrize("interval", [1.0, 0.5])
 @pytest.mark.parametrize(
     "life",

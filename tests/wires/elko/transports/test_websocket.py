@@ -21,6 +21,7 @@ from broker.net.http.websocket import PING_EVERY, end
 from broker.net.line_protocol import LineProtocol
 from broker.wires.elko.transports.elko_websocket import WebSocket
 from broker.wires.elko.transports.transport_limits import TransportLimits
+from tests.garbage import no_collection
 from tests.net.holders import Holding
 from tests.net.words import Hub, WordSession
 from tests.wires.elko.transports.virtual_links import HANDSHAKE, WebLink, WordHub, garbage, masked, web_hub
@@ -431,8 +432,7 @@ def test_the_client_of_a_trusted_proxy_counts_by_its_own_address() -> None:
 
 
 def test_a_connection_that_has_ended_is_freed_without_a_garbage_collection() -> None:
-    gc.disable()
-    try:
+    with no_collection():
         ws = Connection(ConnectionType.SERVER)
         ws.receive_data(masked(0x81, b"say here"))
         assert [event.data for event in ws.events() if isinstance(event, TextMessage)] == ["say here"]
@@ -440,8 +440,6 @@ def test_a_connection_that_has_ended_is_freed_without_a_garbage_collection() -> 
         end(ws)
         del ws
         assert parser() is None
-    finally:
-        gc.enable()
 
 
 def running() -> int:
