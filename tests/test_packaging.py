@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from broker.net.zmtp.build import HELPERS
+from tests.integration.daemon import installed_environment
 from tests.integration.test_console_blocks import commands
 from tests.packages import program
 from tests.patience import PATIENCE
@@ -31,11 +32,10 @@ MOST_EXPOSED = 2.5
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The finished command, run without the checkout on Python's path."""
-    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=environ,
+        env=installed_environment(),
         capture_output=True,
         text=True,
         timeout=PATIENCE,

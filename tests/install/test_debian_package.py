@@ -18,6 +18,7 @@ from broker.core.queues import sqlite_store
 from broker.core.store import SCHEMA
 from tests.config.certificates import certificate
 from tests.install.systemd_host import SystemdHost, make_root
+from tests.install.test_install import PRINT_HELPER
 from tests.integration.test_console_blocks import as_shown
 from tests.integration.test_earlier_versions import LAYOUTS, unpack
 from tests.integration.test_upgrade import FIRST
@@ -167,8 +168,7 @@ def a_small_machine_has_a_broker_its_page_and_its_commands(installed: SystemdHos
     assert "<title>" in installed.done("curl --silent --fail http://127.0.0.1:9080/")
     assert "elkobroker" in installed.done("brokerctl status")
     assert installed.done("brokerkeys --help").startswith("usage: brokerkeys")
-    helper = "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)"
-    assert installed.done(f"/usr/lib/elkobroker/bin/python -c '{helper}'") == "compiled\n"
+    assert installed.done(f"/usr/lib/elkobroker/bin/python -c '{PRINT_HELPER}'") == "compiled\n"
     for path in (
         "bash-completion/completions/brokerctl",
         "zsh/vendor-completions/_brokerctl",

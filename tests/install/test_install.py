@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon import environment
+from tests.integration.daemon import installed_environment
 from tests.packages import program
 from tests.patience import PATIENCE
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 
+PRINT_HELPER = "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)"
+"""Code that prints `compiled` where the helpers of ZMTP are."""
 
 PLACES = {"PREFIX": "opt", "CONFIG": "etc", "LOCAL": "local", "SYSTEM": "lib"}
 
@@ -53,9 +55,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_installed(installed: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program of the installation: not from the checkout, nor with its path."""
-    env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
     command = [str(installed / "opt/bin" / program), *arguments]
-    return subprocess.run(command, cwd=installed, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=installed, env=installed_environment(), capture_output=True, text=True, check=False
+    )
 
 
 def test_the_installed_daemon_accepts_the_installed_configuration(installed: Path) -> None:
@@ -67,7 +70,7 @@ def test_the_installed_daemon_accepts_the_installed_configuration(installed: Pat
 
 def test_the_installed_daemon_has_compiled_helpers(installed: Path) -> None:
     program("cc")
-    done = run_installed(installed, "python", "-c", "from broker.net.zmtp.helpers import FRAMING; print(FRAMING.name)")
+    done = run_installed(installed, "python", "-c", PRINT_HELPER)
     assert done.stdout == "compiled\n", done.stderr
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.daemon import installed_environment
 from tests.patience import PATIENCE
 from tests.test_packaging import wheel_of_the_checkout
 
@@ -49,7 +50,7 @@ def test_the_daemon_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Pa
     if "No matching distribution" in done.stderr:
         pytest.skip(f"PyPI has no wheel here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"CC": "/no/compiler"}
+    env = installed_environment(CC="/no/compiler")
     daemon = subprocess.Popen(
         [str(commands / "twistd"), "-n", "--pidfile=", "elkobroker", "--port=0", *OPTIONS, "--state=state"],
         cwd=tmp_path,

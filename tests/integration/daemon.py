@@ -42,6 +42,13 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **extra}
 
 
+def installed_environment(**extra: str) -> dict[str, str]:
+    """The environment of an installed program, which does not find the modules of the checkout."""
+    kept = environment(**extra)
+    del kept["PYTHONPATH"]
+    return kept
+
+
 def _has(options: Sequence[str], section: str) -> bool:
     """Return True if a configuration file has the header of a section, or the lines at its beginning."""
     files = [Path(file) for option, file in pairwise(options) if option == "--config"]
