@@ -19,6 +19,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.access.identity import is_address
 from broker.blocking import blocking
+from broker.cluster.etcd.failures import is_cancelled
 from broker.core.interfaces import InThread
 from broker.wall_clock import wall
 
@@ -169,36 +170,37 @@ class Token:
     """The token of a user at one endpoint. etcd keeps a token alive by its use at that very member.
 
     ``authenticate`` asks the endpoint for a new one: it costs etcd a tenth of a second, so only one request is under
-    way at a time. It returns "" if etcd has no authentication enabled.
+    way at a time. It returns "" if etcd has no authentication enabled. Where its call is given up, the next one asks.
     """
 
     def __init__(self, authenticate: Callable[[], Awaitable[str]]) -> None:
         self._authenticate = authenticate
         self._value: str | None = None
-        self._waiting: list[Deferred[str]] | None = None
+        self._waiting: list[Deferred[None]] | None = None
 
     async def get(self) -> str:
         """Return the present token, or a new one."""
+        while self._value is None and self._waiting is not None:
+            waiting: Deferred[None] = Deferred(self._waiting.remove)
+            self._waiting.append(waiting)
+            await waiting
         if self._value is not None:
             return self._value
-        if self._waiting is not None:
-            waiting: Deferred[str] = Deferred(self._waiting.remove)
-            self._waiting.append(waiting)
-            return await waiting
         self._waiting = []
         try:
-            self._value = value = await self._authenticate()
+            value = self._value = await self._authenticate()
         except Exception as error:
-            failed = error
-            self._finish(lambda each: each.errback(failed))
+            # Each call has a time of its own: the end of this one is no failure of the others.
+            self._finish(None if is_cancelled(error) else error)
             raise
-        self._finish(lambda each: each.callback(value))
+        self._finish()
         return value
 
-    def _finish(self, call: Callable[[Deferred[str]], object]) -> None:
+    def _finish(self, failed: Exception | None = None) -> None:
         waiting, self._waiting = self._waiting, None
         while waiting:
-            call(waiting.pop(0))
+            each = waiting.pop(0)
+            each.callback(None) if failed is None else each.errback(failed)
 
     def forget(self) -> None:
         """Forget the present token."""

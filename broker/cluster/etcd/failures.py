@@ -102,6 +102,11 @@ def _reasons(problem: BaseException) -> list[BaseException]:
     return found
 
 
+def is_cancelled(problem: BaseException) -> bool:
+    """Return True for the exception of a cancelled request, in which Twisted may hide the cancellation."""
+    return any(isinstance(each, defer.CancelledError | error.ConnectingCancelledError) for each in _reasons(problem))
+
+
 def explained(where: str, problem: Exception, seconds: float, tls: Any = None, answered: bool = False) -> Exception:
     """Return the `EtcdError` of a failed connection or answer, or the CancelledError of a cancelled request. Other
     exceptions are defects, and returned as they are.
@@ -115,10 +120,10 @@ def explained(where: str, problem: Exception, seconds: float, tls: Any = None, a
         return BadRequest(f"{where} answers with {problem}")
     if isinstance(problem, Unintelligible):
         return Unavailable(f"{where} does not answer as etcd does: {problem}", unknown=True)
+    if is_cancelled(problem):
+        return defer.CancelledError()
     reasons = _reasons(problem)
     for reason in reasons:
-        if isinstance(reason, defer.CancelledError | error.ConnectingCancelledError):
-            return defer.CancelledError()
         if isinstance(reason, TooLong):
             return BadRequest(f"{where} answers with {reason}")
         if isinstance(reason, SSL.Error) and tls is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from broker.cluster.etcd.etcd_interface import Denied, Ended, Put, Unavailable
 from broker.cluster.etcd.watching import PIECE
@@ -239,6 +239,24 @@ class TokenTests(HostileCase):
         refused += ["one.1", "one.2"]
         await self.fails(client.range(b"/"), Denied, "refuses a fresh token")
         assert [each.path for each in server.asked].count("auth/authenticate") == 3
+
+    async def test_the_end_of_the_call_that_asked_for_a_token_ends_no_other_one(self) -> None:
+        """A renewal of the lease is given up before a transaction that waits for the same token."""
+        asking: list[Conversation] = []
+
+        def answer(conversation: Conversation, asked: Asked) -> None:
+            if asked.path == "auth/authenticate":
+                asking.append(conversation)
+            if asked.path != "auth/authenticate" or len(asking) > 1:
+                conversation.whole(json.dumps({"header": HEADER, "token": "t"}).encode())
+
+        client = self.client(self.server(answer).url, user="u", password="p")
+        first, *others = [client.range(b"/") for _ in range(3)]
+        await until(lambda: bool(asking))
+        first.addErrback(lambda failure: failure.trap(CancelledError))
+        first.cancel()
+        assert [(await each).revision for each in others] == [7, 7]
+        assert len(asking) == 2
 
 
 class WatchTests(HostileCase):
