@@ -4,7 +4,8 @@ Rules:
 - Each received service is a *route*. Routes with the same origin, name, protocol and address lead to one service: the
   shortest one with an open link is registered, as a provider of its own on the wire `bridge`.
 - The routes of a bridge whose link has ended are *lost*: what is registered by one is doubtful, and gone after the time
-  `keep` of the bridge. A link that opens again refreshes the routes that it brings; the others go after that time.
+  `keep` of the bridge. A link that opens again refreshes the routes that it brings; the others go after that time, or
+  as soon as a new one needs their place: after a restart of the neighbour the same services have other idents.
 - Changes of routes are worked off in slices, so that a link with thousands of services stops nothing else.
 """
 
@@ -109,6 +110,7 @@ class Imports:
             self._remove(source, bytes(ident))
             try:
                 route = self._route(source, bytes(ident), bytes(value))
+                self._make_room(source, route.origin)
             except Refusal as refusal:
                 source.refuse(refusal.text)
                 continue
@@ -171,11 +173,20 @@ class Imports:
             raise Refusal(Reason.PARAMETER, f"service {name!r} is not taken: {_OBJECTIONS[objection]}")
         if not source.may_offer(raw.service.name):
             raise Refusal(Reason.FORBIDDEN, f"service {name!r} is not taken: no pattern or right permits it")
-        if len(source.routes) >= source.config.services:
-            many = f"more than {source.config.services} services come from {source.config.name}"
-            raise at_limit(many, "bridges.to.services")
         service = attrs.evolve(raw.service, name=name, lasting=False, interval=None)
         return Route(source, ident, path, service, raw.provider.id, raw.provider.label, raw.failing)
+
+    def _make_room(self, source: Source, origin: Origin) -> None:
+        """Remove a lost route of a bridge that has no room for another one, first one to the same service. Raises
+        `Refusal` if none is lost."""
+        if len(source.routes) < source.config.services:
+            return
+        same = (each.ident for each in self._routes.get(origin, ()) if each.source is source and source.is_lost(each))
+        lost = next(same, None) or next(iter(source.lost), None)
+        if lost is None:
+            many = f"more than {source.config.services} services come from {source.config.name}"
+            raise at_limit(many, "bridges.to.services")
+        self._remove(source, lost, "expired")
 
     def _remove(self, source: Source, ident: bytes, why: str = "withdrawn") -> None:
         route = source.routes.pop(ident, None)

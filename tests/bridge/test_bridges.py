@@ -17,7 +17,7 @@ from broker.cluster.links.link_messages import LinkState, Neighbour
 from broker.config.bridge_settings import Bridges as Config
 from broker.config.bridge_settings import BridgeTo
 from broker.core.errors import Malformed
-from broker.core.model import Auth, Check, CheckState, PublishedHeaders, Rights, Service
+from broker.core.model import Auth, Change, Check, CheckState, Kind, PublishedHeaders, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.topics import Topics
@@ -60,7 +60,7 @@ class Site:
 
     def offer(self, name: str, **more: Any) -> int:
         id = self.registry.join("label", "elko", "192.0.2.1:9")
-        self.registry.offer([Service(name, "192.0.2.1:80", id, **more)], Rights())
+        self.registry.offer([Service(name, more.pop("hostport", "192.0.2.1:80"), id, **more)], Rights())
         return id
 
     def found(self) -> dict[str, Service]:
@@ -243,6 +243,35 @@ def test_services_and_messages_beyond_the_bounds_are_refused_and_counted() -> No
     assert (rig["a"].row("b")["messages_out"], rig["a"].row("b")["dropped"]) == (3, 2)
     counts = rig["b"].bridges.counts()
     assert (counts["bridges.services_refused"], counts["bridges.messages_in"]) == (2, 3)
+
+
+@pytest.mark.parametrize("hostport", ["192.0.2.1:80", "192.0.2.2:80"], ids=["same", "other"])
+def test_services_that_return_with_other_ids_take_the_places_of_lost_ones(hostport: str) -> None:
+    """As after a restart of the other broker: its providers have other ids, and perhaps other addresses."""
+    rig = Rig("ab", services=3, keep=5)
+    names = ["bank-0", "bank-1"]
+    ids = [rig["a"].offer(each) for each in names]
+    rig.wait()
+    registry, missing = rig["b"].registry, list[str]()
+
+    def withdrawn(change: Change) -> None:
+        assert isinstance(change.subject, Service)
+        if not registry.find(change.subject.name, "tcp"):
+            missing.append(change.subject.name)
+
+    registry.watch(withdrawn, (Kind.WITHDRAWN,))
+    rig.network.cut("a", "b")
+    for id in ids:
+        rig["a"].registry.leave(id)
+    for each in names:
+        rig["a"].offer(each, hostport=hostport)
+    rig.network.heal("a", "b")
+    rig.wait(8)
+    assert {name: each.hostport for name, each in rig["b"].found().items()} == dict.fromkeys(names, hostport)
+    if hostport == "192.0.2.1:80":  # elsewhere it is not known which one returns
+        assert missing == []
+    row = rig["b"].row("a")
+    assert (row["services_in"], row["lost"], row["refused"]) == (2, 0, 0)
 
 
 def test_many_services_are_worked_off_in_slices() -> None:
