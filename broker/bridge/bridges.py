@@ -122,6 +122,8 @@ class Bridge:
     def down(self) -> None:
         """Handle the end of the link."""
         self._wanted = None
+        # The rights may be others when the link opens again.
+        self._topics.clear()
         self.exports.end()
         self._bridges.imports.lose(self.source)
 

@@ -187,6 +187,20 @@ def test_a_partition_leaves_doubtful_services_then_none() -> None:
     assert rig["a"].registry.provider(kept) is not None
 
 
+def test_after_a_return_no_message_is_sent_before_the_other_side_says_what_it_receives() -> None:
+    """The link may have ended since its rights have changed: a topic that was sent before may not be permitted now."""
+    rig = Rig("ab")
+    rig["a"].topics.publish(b"t", PublishedHeaders(), (b"before",))
+    rig.wait()
+    rig.network.cut("a", "b")
+    rig.network.heal("a", "b")
+    rig["a"].topics.publish(b"t", PublishedHeaders(), (b"early",))
+    rig.wait()
+    rig["a"].topics.publish(b"t", PublishedHeaders(), (b"after",))
+    rig.wait()
+    assert [body for body, _ in rig["b"].got] == [b"before", b"after"]
+
+
 def test_changes_of_a_service_travel() -> None:
     rig = Rig("ab")
     id = rig["a"].offer("bank", info="{}", auth=Auth("password", "hush", "me"), tags=("v1",))
