@@ -207,16 +207,20 @@ class Bridge:
         if len(frames) < _FIXED or not bytes(frames[3]).isdigit() or len(frames[3]) > 5:
             raise Malformed(Reason.SYNTAX, "a message has topic, path, tail and number of headers")
         path, end = Path.parse(bytes(frames[1])), _FIXED + int(bytes(frames[3]))
-        topic = self.config.prefix.encode() + bytes(frames[0])
-        if path is None or len(frames) < end or (end - _FIXED) % 2 or len(topic) > MAX_TOPIC or is_own(topic):
+        sent = bytes(frames[0])
+        if path is None or len(frames) < end or (end - _FIXED) % 2 or len(sent) > MAX_TOPIC or is_own(sent):
             raise Malformed(Reason.SYNTAX, "a message is malformed")
         if path.objection(self._bridges.site, self.config.name, self.config.hops) or not self._bridges.is_first(path):
             self.looped += 1
             return
+        topic = self.config.prefix.encode() + sent
         name = topic.decode("utf-8", "replace")
         rate = self.config.rate
         if (
-            name.removeprefix(self.config.prefix) not in self._receives.topics
+            # With the prefix, of which the other side knows nothing.
+            len(topic) > MAX_TOPIC
+            or is_own(topic)
+            or name.removeprefix(self.config.prefix) not in self._receives.topics
             or not self.grants.may("publish", name, TOPIC)
             or not self._received_rate.take(rate, rate, self._bridges.clock.seconds())
         ):

@@ -17,7 +17,7 @@ from broker.cluster.links.link_messages import LinkState, Neighbour
 from broker.config.bridge_settings import Bridges as Config
 from broker.config.bridge_settings import BridgeTo
 from broker.core.errors import Malformed
-from broker.core.model import Auth, Change, Check, CheckState, Kind, PublishedHeaders, Rights, Service
+from broker.core.model import MAX_TOPIC, Auth, Change, Check, CheckState, Kind, PublishedHeaders, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.topics import Topics
@@ -238,6 +238,18 @@ def test_prefixes_rename_services_and_topics() -> None:
     rig.wait()
     assert list(rig["b"].found()) == ["x.bank"]
     assert [body for body, _ in rig["b"].got] == [b"hello"]
+
+
+@pytest.mark.parametrize(("prefix", "topic"), [("x.", b"t" * MAX_TOPIC), ("elko", b"broker.t")], ids=["long", "own"])
+def test_a_topic_that_is_none_with_the_prefix_is_dropped(prefix: str, topic: bytes) -> None:
+    """Any publisher at the other site may choose it, and would end the link."""
+    rig = Rig("ab", prefix=prefix)
+    rig["b"].topics.subscribe(prefix.encode() + b"t", rig["b"], rig["b"])
+    for each in (topic, b"t"):
+        rig["a"].topics.publish(each, PublishedHeaders(), (each,))
+    rig.wait()
+    assert [body for body, _ in rig["b"].got] == [b"t"]
+    assert rig["b"].row("a")["dropped"] == 1
 
 
 def test_services_and_messages_beyond_the_bounds_are_refused_and_counted() -> None:
