@@ -10,7 +10,7 @@ Rules:
   hold besides: those of the user of the other broker's key, `find` and `subscribe` for what is sent, `offer` and
   `publish` for what is received. A change of them ends the link, which opens again.
 - A message travels whether it has subscribers or not. The path of each is in a header, and a message that arrives on
-  two ways is published once.
+  two ways is published once: by the first way that permits it, and has room for it.
 - Malformed messages end the link.
 """
 
@@ -210,7 +210,7 @@ class Bridge:
         sent = bytes(frames[0])
         if path is None or len(frames) < end or (end - _FIXED) % 2 or len(sent) > MAX_TOPIC or is_own(sent):
             raise Malformed(Reason.SYNTAX, "a message is malformed")
-        if path.objection(self._bridges.site, self.config.name, self.config.hops) or not self._bridges.is_first(path):
+        if path.objection(self._bridges.site, self.config.name, self.config.hops) or self._bridges.is_known(path):
             self.looped += 1
             return
         topic = self.config.prefix.encode() + sent
@@ -227,6 +227,7 @@ class Bridge:
             self.dropped += 1
             return
         self.received += 1
+        self._bridges.remember(path)
         headers = PublishedHeaders((*map(bytes, frames[_FIXED:end]), paths.HEADER, str(path).encode()))
         if not self.config.prefix:
             # It names the topic, and so is of no use under another name.
@@ -364,14 +365,15 @@ class Bridges:
         """Publish a message of another site."""
         self._topics.publish(topic, headers, body, self, exports.WIRE)
 
-    def is_first(self, path: Path) -> bool:
-        """Return True for the first message of that origin, and remember it."""
-        if path.origin in self._recent:
-            return False
+    def is_known(self, path: Path) -> bool:
+        """Return True if a message of that origin was published here lately."""
+        return path.origin in self._recent
+
+    def remember(self, path: Path) -> None:
+        """Remember the origin of a message that is published."""
         self._recent[path.origin] = None
         if len(self._recent) > RECENT:
             self._recent.popitem(last=False)
-        return True
 
     def _published(self, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> None:
         carriers = [each for each in self._up.values() if each.carries(topic)]

@@ -271,6 +271,16 @@ def test_services_and_messages_beyond_the_bounds_are_refused_and_counted() -> No
     assert (counts["bridges.services_refused"], counts["bridges.messages_in"]) == (2, 3)
 
 
+def test_a_message_that_one_way_has_no_room_for_arrives_by_the_other_one() -> None:
+    rig = Rig("ab", "bc", hops=2, rate=1)
+    take = rig["b"].bridges.links.receivers["messages"].receive  # type: ignore[attr-defined]
+    for way, path in (("a", b"1 a"), ("a", b"2 a"), ("c", b"2 a c"), ("c", b"1 a c")):
+        take(way, [b"t", path, b"", b"0", path])
+    assert [body for body, _ in rig["b"].got] == [b"1 a", b"2 a c"]
+    counts = rig["b"].bridges.counts()
+    assert (counts["bridges.messages_dropped"], counts["bridges.messages_looped"]) == (1, 1)
+
+
 @pytest.mark.parametrize("hostport", ["192.0.2.1:80", "192.0.2.2:80"], ids=["same", "other"])
 def test_services_that_return_with_other_ids_take_the_places_of_lost_ones(hostport: str) -> None:
     """As after a restart of the other broker: its providers have other ids, and perhaps other addresses."""
