@@ -100,16 +100,24 @@ class LineFile:
         self._write()
 
     def stop(self) -> Deferred[None]:
-        """Write what waits. Fires when that is on the disk, or failed."""
+        """Write what waits. Fires when all of that is on the disk, or a write failed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._writing is None:
             self._write()
-        done: Deferred[None] = Deferred()
         if self._writing is None:
             return succeed(None)
-        self._writing.addBoth(lambda _: done.callback(None))
+        done: Deferred[None] = Deferred()
+
+        def ended(_: object) -> None:
+            # What waited during a write is in the next one, which has begun by now.
+            if self._writing is None:
+                done.callback(None)
+            else:
+                self._writing.addBoth(ended)
+
+        self._writing.addBoth(ended)
         return done
 
     def _write(self) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from twisted.logger import capturedLogs
 
 from broker.access.principal import Act, Method, Principal
 from broker.operate.audit import MAX_TEXT, AuditLog
-from broker.operate.line_file import MAX_WAITING, RETRY, append
+from broker.operate.line_file import BATCH, MAX_WAITING, RETRY, append
 
 ANN = Principal("ann", Method.TOKEN, "192.0.2.1:4000")
 
@@ -119,6 +120,25 @@ def test_the_stop_writes_what_waits_and_leaves_no_timer(rig: Rig) -> None:
     assert done == [None]
     assert len(rig.acts()) == 1
     assert not rig.clock.getDelayedCalls()
+
+
+def test_the_stop_waits_for_the_lines_of_further_writes(tmp_path: Path) -> None:
+    writes: list[tuple[Deferred[Any], Callable[[], Any]]] = []
+
+    def in_thread(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        writes.append((Deferred(), partial(function, *arguments)))
+        return writes[-1][0]
+
+    rig = Rig(tmp_path / "audit.jsonl", 2**30)
+    audit = AuditLog(str(rig.path), 2**30, 3, rig.clock, in_thread)
+    for number in range(2 * BATCH):
+        audit.record(Act(ANN, "console", "admin.say", str(number)))
+    done: list[object] = []
+    audit.stop().addCallback(done.append)
+    while not done:
+        result, write = writes.pop(0)
+        result.callback(write())
+    assert [act["object"] for act in rig.acts()] == [str(number) for number in range(2 * BATCH)]
 
 
 def test_the_file_is_rotated_at_its_size_and_the_oldest_is_replaced(tmp_path: Path) -> None:
