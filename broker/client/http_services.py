@@ -26,9 +26,11 @@ import socket
 import ssl
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from broker.backoff import Pauses
@@ -61,11 +63,16 @@ LIMIT = 1_000
 FIRST_PAUSE, MOST_PAUSE = 0.1, 10.0
 """Seconds between two attempts of an offer or a watch to reach a broker: doubled from the first to the most."""
 
+MAX_CALLS = 1_000
+"""Calls of one `AsyncHttpClient` at a time, each in a thread: a watch holds one, and a find while it waits."""
+
 _AWAY = (502, 503, 504)
 _ALTERNATE = re.compile(r'<(https?://[^>]+)>;\s*rel="alternate"')
 
 Service = Mapping[str, Any]
 """A service as in docs/protocols/http.md: ``hostport``, ``protocol``, ``provider``, ``load``, ``zone``, ``tags`` ..."""
+
+Result = TypeVar("Result")
 
 
 class Change(NamedTuple):
@@ -333,6 +340,8 @@ class AsyncHttpClient:
     def __init__(self, urls: str | Sequence[str], **more: Any) -> None:
         self.client = HttpClient(urls, **more)
         """The client that blocks."""
+        # Not asyncio's own threads: the whole program has a few of them, and each watch would hold one.
+        self._threads = ThreadPoolExecutor(MAX_CALLS, "elkobroker")
 
     async def __aenter__(self) -> AsyncHttpClient:
         return self
@@ -342,21 +351,30 @@ class AsyncHttpClient:
 
     async def close(self) -> None:
         """See `HttpClient.close`."""
+        # By another thread than calls, which wait until this has ended them.
         await asyncio.to_thread(self.client.close)
 
     async def find(self, name: str, **more: Any) -> list[Service]:
         """See `HttpClient.find`."""
-        return await asyncio.to_thread(self.client.find, name, **more)
+        return await self._in_thread(self.client.find, name, **more)
 
     async def offer(self, name: str, hostport: str, **more: Any) -> Offer:
         """See `HttpClient.offer`. Methods of the offer block: ``await asyncio.to_thread(offer.load, 0.5)``."""
-        return await asyncio.to_thread(self.client.offer, name, hostport, **more)
+        return await self._in_thread(self.client.offer, name, hostport, **more)
 
     async def watch(self, name: str) -> AsyncIterator[Change]:
         """See `HttpClient.watch`."""
         changes = self.client.watch(name)
-        while (change := await asyncio.to_thread(next, changes, None)) is not None:
+        while (change := await self._in_thread(_following, changes)) is not None:
             yield change
+
+    def _in_thread(self, function: Callable[..., Result], *arguments: Any, **more: Any) -> Awaitable[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *arguments, **more))
+
+
+def _following(changes: Iterator[Change]) -> Change | None:
+    """Return the next change, None after the last one."""
+    return next(changes, None)
 
 
 def _look_up(host: str) -> None:

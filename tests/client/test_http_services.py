@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,27 @@ def test_asyncio(tmp_path: Path) -> None:
 
     with started(tmp_path) as daemon:
         assert asyncio.run(work(url_of(daemon))) == ["up", "down"]
+
+
+def test_a_watch_holds_no_thread_of_asyncio(tmp_path: Path) -> None:
+    async def work(url: str) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        client = AsyncHttpClient(url, timeout=PATIENCE)
+
+        async def watch() -> list[Change]:
+            return [change async for change in client.watch("bank")]
+
+        watching = asyncio.ensure_future(watch())
+        await asyncio.sleep(0)  # it begins
+        try:
+            assert await asyncio.wait_for(client.find("bank"), PATIENCE) == []
+            await asyncio.wait_for(client.close(), PATIENCE)
+        finally:
+            client.client.close()
+        assert await watching == []
+
+    with started(tmp_path) as daemon:
+        asyncio.run(work(url_of(daemon)))
 
 
 def test_another_broker_is_used_when_one_is_away(tmp_path: Path) -> None:
