@@ -279,8 +279,10 @@ class Offer:
         self._body = body
         self._ended = threading.Event()
         self._register()
-        threading.Thread(target=self._renew, name=f"offer {path}", daemon=True).start()
         client._offers.add(self)
+        if client._closed.is_set():  # since the request: no close has seen this offer
+            self.withdraw()
+        threading.Thread(target=self._renew, name=f"offer {path}", daemon=True).start()
 
     def __enter__(self) -> Offer:
         return self
@@ -299,6 +301,9 @@ class Offer:
             return
         self._ended.set()
         self._client._offers.discard(self)
+        self._delete()
+
+    def _delete(self) -> None:
         with suppress(Refused, Unreachable):
             self._send("DELETE")
 
@@ -323,6 +328,8 @@ class Offer:
                     if refused.code != 404:
                         raise
                     self._register()
+                    if self._ended.is_set():  # it was withdrawn before that, which is why the broker did not know it
+                        self._delete()
                 pauses.reset()
                 pause = third
             except Unreachable:

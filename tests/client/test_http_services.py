@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,38 @@ def test_a_watch_holds_no_thread_of_asyncio(tmp_path: Path) -> None:
 
     with started(tmp_path) as daemon:
         asyncio.run(work(url_of(daemon)))
+
+
+class Meanwhile(HttpClient):
+    """A client for which another thread does ``act`` just before the first request of a ``method``."""
+
+    method = ""
+
+    def act(self) -> None:
+        """Do it."""
+
+    def request(self, method: str, *arguments: Any, **more: Any) -> Any:
+        if method == self.method:
+            self.method = ""
+            self.act()
+        return super().request(method, *arguments, **more)
+
+
+def test_an_offer_ends_with_its_client_or_withdrawal_during_a_request(tmp_path: Path) -> None:
+    def ended(name: str) -> None:
+        until(lambda: not any(each.name.startswith("offer ") for each in threading.enumerate()))
+        assert HttpClient(url_of(daemon), timeout=PATIENCE).find(name) == []
+
+    with started(tmp_path) as daemon:
+        client = Meanwhile(url_of(daemon), timeout=PATIENCE)
+        client.act, client.method = client.close, "PUT"  # type: ignore[method-assign]
+        client.offer("bank", "192.0.2.1:7000", ttl=PATIENCE)
+        ended("bank")
+        client = Meanwhile(url_of(daemon), timeout=PATIENCE)
+        offer = client.offer("shop", "192.0.2.1:7000", ttl=1)
+        client.act, client.method = offer.withdraw, "POST"  # type: ignore[method-assign]
+        until(lambda: not client.method)
+        ended("shop")
 
 
 def test_another_broker_is_used_when_one_is_away(tmp_path: Path) -> None:
