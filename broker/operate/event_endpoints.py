@@ -392,7 +392,7 @@ class WatchHub:
     # a flush
 
     def _rest(self, behind: bool) -> None:
-        """Wait until the next flush is due, or for a change if nothing waits. ``behind``: a watcher does not read."""
+        """Wait until the next flush is due, or for a change if nothing waits. ``behind``: a watcher lacks events."""
         if self._registry.revision != self._position:
             wait = self._due - self._clock.seconds()
             self._call = self._clock.callLater(min(max(wait, 0.0), INTERVAL), self._flush)
@@ -430,7 +430,8 @@ class WatchHub:
             self.log.failure("a flush of events failed")
         spent += self._cpu() - start
         self._due = begun + min(max(spent / SHARE, SHORTEST), INTERVAL)
-        self._rest(any(watcher.outlet.behind for watcher in self._watchers))
+        # One that was behind may have room by now, and lacks events until the next flush.
+        self._rest(any(watcher.revision < self._position for watcher in self._watchers))
 
     def _pieces(self) -> Iterator[None]:
         """Send all watchers what is new, and yield after each piece of work."""

@@ -248,6 +248,20 @@ def test_nothing_is_kept_for_a_slow_reader_which_gets_the_rest_from_the_ring(far
     assert slow.resyncs == 0
 
 
+def test_a_slow_reader_that_has_room_while_another_one_catches_up_gets_the_rest_too(farm: Events) -> None:
+    first, second = farm.open(), farm.open()
+    first.behind = second.behind = True
+    farm.join("one")
+    farm.flush()
+    second.behind = False
+    # The next flush passes the first one over, sends the second one its events, and ends in another turn.
+    farm.clock.callLater(INTERVAL, setattr, first, "behind", False)
+    farm.flush()
+    assert (first.behind, first.seen, revisions(second.seen)) == (False, [], [1])
+    farm.flush()
+    assert revisions(first.seen) == [1]
+
+
 def test_a_reader_that_is_slow_for_too_long_is_told_to_read_the_lists(farm: Events) -> None:
     slow, quick = farm.open(), farm.open()
     slow.behind = True
