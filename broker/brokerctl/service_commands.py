@@ -161,7 +161,9 @@ async def _awaited(
         query: dict[str, Any] = {"wait": max(0.0, min(left, PATIENCE))} | ({"protocol": protocol} if protocol else {})
         try:
             answer = await client.request("GET", path, query, timeout=min(max(left, 0.0), PATIENCE) + client.timeout)
-            if answer.status != 404 and (found := rows(answer.value(), "services")):
+            # Another 404 is of a server that has no such path: it answers so at once, each time.
+            none = answer.status == 404 and answer.failure().code is Exit.NOT_FOUND
+            if not none and (found := rows(answer.value(), "services")):
                 return found
         except Failure as failure:
             if failure.code is not Exit.UNREACHABLE or left <= 0:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from broker.brokerctl.answers import NO_PATH
 from broker.brokerctl.plain_client import MAX_BODY
 from tests.brokerctl.server import Canned, Server, ctl, page, problem
 
@@ -80,6 +81,14 @@ def test_an_answer_that_is_no_success_is_one_sentence(server: Server, answer: Ca
     assert result.stdout == ""
     assert result.stderr.startswith("brokerctl: " + sentence.format(url=server.url))
     assert result.stderr.count("\n") == 1
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [Canned(b"nothing", 404, "text/plain"), problem(404, NO_PATH)])
+def test_no_service_is_awaited_of_a_server_that_is_no_broker(server: Server, answer: Canned) -> None:
+    server.answer("/v1/services/bank", answer)
+    result = ctl("--url", server.url, "wait", "bank", "--within", 0.5)
+    assert result.exit_code == 6
     assert len(server.requests) == 1
 
 
