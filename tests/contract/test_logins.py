@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from base64 import b64encode
@@ -305,6 +306,37 @@ def test_a_name_that_nobody_can_have_is_wrong_and_shown_nowhere(house: House, us
     source = house.source()
     assert "wrong" in DOORS["elko"](house, user, "guess", source)
     assert not any(user[:1_000] in line for line in house.daemon.log)
+
+
+# messages behind a login
+
+
+def pipelined(house: House, source: str, *messages: dict[str, object]) -> Peer:
+    """A peer of Elko that sends all messages at once, before it has an answer to the first one."""
+    peer = Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE, (source, 0)))
+    peer.sock.sendall(b"".join(json.dumps(each).encode() + b"\n\n" for each in messages))
+    return peer
+
+
+def auth(user: str, password: str, to: str = "client") -> dict[str, object]:
+    return {"to": to, "op": "auth", "auth": {"mode": "password", "id": user, "code": password}}
+
+
+def found_by_ann(house: House, service: str) -> list[str]:
+    """The hostports of a service."""
+    with pipelined(house, house.source(), auth("ann", "pencil")) as peer:
+        answer = peer.ask(to="client", op="find", service=service)
+        return [each["hostport"] for each in answer["desc"] if "failure" not in each]
+
+
+def test_nothing_is_done_behind_a_login_that_closes_the_connection(house: House) -> None:
+    source = house.source()
+    assert DOORS["elko"](house, "bob", "crayon", source) == IN  # from now on its password needs no check
+    offer: dict[str, object] = {"to": "client", "op": "willserve", "services": [{"service": "late", "hostport": "h:1"}]}
+    with pipelined(house, source, auth("bob", "guess"), auth("bob", "crayon"), offer) as peer:
+        assert "wrong" in peer.receive()["msg"]
+        peer.closed()
+    assert found_by_ann(house, "late") == []
 
 
 # secrets of services

@@ -322,6 +322,8 @@ class ElkoSession:
                     # Too many passwords are checked: a real peer logs in again only over a new connection.
                     self._peer.close()
             for held in login.held:
+                if self._ended:
+                    break  # the connection is closed, and all input behind its end is discarded
                 self.receive(held)
             if login.input_ended and self._login is None and not self.input_ended():
                 self._peer.close()
