@@ -325,7 +325,8 @@ class ElkoSession:
                 if self._ended:
                     break  # the connection is closed, and all input behind its end is discarded
                 self.receive(held)
-            if login.input_ended and self._login is None and not self.input_ended():
+            # A held `auth` may have begun another check, which handles the end of input then.
+            if login.input_ended and not self.input_ended():
                 self._peer.close()
 
         found.addBoth(decided)

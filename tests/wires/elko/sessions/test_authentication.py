@@ -9,8 +9,9 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import Deferred
 
-from broker.access.principal import Principal
+from broker.access.principal import Method, Principal
 from broker.access.rights import AnonymousAccess
 from broker.core.errors import Reason, Refusal
 from broker.wires.elko.codec.blocks import AuthDesc
@@ -436,3 +437,38 @@ def test_the_waits_of_a_stranger_are_kept_and_bounded(farm: ElkoFarm) -> None:
     assert "waiting finds" in reply["desc"][0]["failure"]
     stranger.drop()
     assert farm.clock.getDelayedCalls() == []
+
+
+# while a password is checked
+
+
+class SlowAccess(MemoryAccess):
+    """Users whose passwords are being checked, until `right` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks: list[Deferred[Principal]] = []
+
+    def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
+        check: Deferred[Principal] = Deferred()
+        self.checks.append(check)
+        return check
+
+    def right(self, user: str) -> None:
+        """End the oldest check: that user is logged in."""
+        self.checks.pop(0).callback(Principal(user, Method.PASSWORD))
+
+
+def test_the_end_of_input_counts_during_the_check_of_a_second_password(farm: ElkoFarm) -> None:
+    farm.access = access = SlowAccess()
+    client = farm.connect()
+    client.say("client", "auth", auth={**PASSWORD, "id": "server"})
+    client.offer(desc("bank"))
+    client.say("admin", "auth", auth={**PASSWORD, "id": "operator"})
+    assert client.session.input_ended()
+    access.right("server")
+    assert [each.name for each in farm.registry.find("bank", "tcp")] == ["bank"]
+    assert not client.closed
+    access.right("operator")
+    assert client.closed
+    assert farm.registry.providers() == []
