@@ -166,6 +166,8 @@ class Catalogue:
         self._agree(entry)
         entry.contract = entry.details.interval is not None
         if old is not None:
+            # Before the old one ends: a refusal afterwards would leave none.
+            self._registry.check(self._service(entry), self._rights)
             self._replace(old, connection)
         self._join(entry, restored)
         self.bind(entry, connection)

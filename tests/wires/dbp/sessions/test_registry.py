@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.model import Change, Kind, LoadDetails, Service
+from broker.core.model import MAX_LABELS, Change, Kind, LoadDetails, Service
 from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
@@ -456,4 +456,22 @@ def test_a_refused_update_changes_nothing(both: Both) -> None:
     assert peer.find("Rohan") == {"Rohan": {"port": 6000, **big}}
     assert both.loads() == {"Rohan": 0.0}
     both.dbp.wait(10)
+    assert both.client.find("Rohan") == [found(told("Rohan", 2, f"{THERE}:6000"))]
+
+
+REFUSED = {"white space": {"ip": "h h"}, "labels": {"tags": [f"t{number}" for number in range(MAX_LABELS + 1)]}}
+"""Members of an info that the registry refuses."""
+
+
+@pytest.mark.parametrize("info", REFUSED.values(), ids=list(REFUSED))
+@pytest.mark.parametrize("address", [THERE, ELSEWHERE])
+def test_a_refused_registration_takes_no_name_from_the_service_that_has_it(
+    both: Both, info: dict[str, Any], address: str
+) -> None:
+    peer = both.dbp.dealer().registered("Rohan", port=6000)
+    both.changes.clear()
+    assert both.dbp.dealer(address).register("Rohan", port=7000, **info)[0][0] == b"(O_O)"
+    assert both.changes == []
+    assert not peer.closed
+    assert peer.find("Rohan") == {"Rohan": {"port": 6000}}
     assert both.client.find("Rohan") == [found(told("Rohan", 2, f"{THERE}:6000"))]
