@@ -198,13 +198,12 @@ class Catalogue:
         self._fit(entry.address, len(info), len(entry.info))
         before, old = entry.details, entry.info
         entry.info, entry.details = info, details(info)
+        try:
+            self._registry.check(self._service(entry), self._rights)
+        except Refusal:
+            entry.info, entry.details = old, before
+            raise
         moved = hostport(before, entry.address) != hostport(entry.details, entry.address)
-        if moved:
-            try:
-                self._registry.check(self._service(entry), self._rights)
-            except Refusal:
-                entry.info, entry.details = old, before
-                raise
         if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
             self._agree(entry)
             entry.contract = entry.contract or entry.details.interval is not None

@@ -475,3 +475,14 @@ def test_a_refused_registration_takes_no_name_from_the_service_that_has_it(
     assert not peer.closed
     assert peer.find("Rohan") == {"Rohan": {"port": 6000}}
     assert both.client.find("Rohan") == [found(told("Rohan", 2, f"{THERE}:6000"))]
+
+
+@pytest.mark.parametrize("info", REFUSED.values(), ids=list(REFUSED))
+def test_an_update_that_the_registry_refuses_is_denied(both: Both, info: dict[str, Any]) -> None:
+    peer = both.dbp.dealer().registered("Rohan", port=6000)
+    both.changes.clear()
+    assert peer.ask("UoU", T, {"heartbeat": 1, "load": 7, **info})[0][0] == b"(O_O)"
+    assert both.changes == []
+    assert peer.ask("UoU", T, {"topics": ["a"]})[0][0] == b"u.u"
+    assert peer.find("Rohan") == {"Rohan": {"port": 6000, "topics": ["a"]}}
+    assert both.loads() == {"Rohan": 0.0}
