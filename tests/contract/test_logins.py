@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from base64 import b64encode
@@ -314,7 +313,7 @@ def test_a_name_that_nobody_can_have_is_wrong_and_shown_nowhere(house: House, us
 def pipelined(house: House, source: str, *messages: dict[str, object]) -> Peer:
     """A peer of Elko that sends all messages at once, before it has an answer to the first one."""
     peer = Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE, (source, 0)))
-    peer.sock.sendall(b"".join(json.dumps(each).encode() + b"\n\n" for each in messages))
+    peer.send_at_once(*messages)
     return peer
 
 

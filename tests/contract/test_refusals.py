@@ -342,6 +342,17 @@ def test_too_many_requests_are_refused_in_one_way(tmp_path: Path) -> None:
             house.daemon.wait_for(rf"{wire} peer \S+: limit: {re.escape(words)}")
 
 
+def test_messages_that_wait_for_a_login_count_once(tmp_path: Path) -> None:
+    auth = {"to": "client", "op": "auth", "auth": {"mode": "password", "id": "ann", "code": "pencil"}}
+    pings = [{"to": "client", "op": "ping", "tag": str(number)} for number in range(3)]
+    with (
+        open_house(tmp_path, config=CONFIG.replace("[access]\n", RARE)) as house,
+        Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE)) as peer,
+    ):
+        peer.send_at_once(auth, *pings)
+        assert [peer.receive().get("tag") for _ in range(3)] == ["0", "1", "2"]
+
+
 # limits
 
 LIMITED = f"""

@@ -243,7 +243,11 @@ class Peer:
 
     def send(self, /, **message: Any) -> None:
         """Send one message as real peers do: strict JSON and an empty line."""
-        self.sock.sendall(json.dumps(message).encode() + b"\n\n")
+        self.send_at_once(message)
+
+    def send_at_once(self, *messages: dict[str, Any]) -> None:
+        """Send messages in one packet: the broker has all of them before it answers the first one."""
+        self.sock.sendall(b"".join(json.dumps(each).encode() + b"\n\n" for each in messages))
 
     def receive(self) -> Any:
         """The next message; EOFError at the end of input."""

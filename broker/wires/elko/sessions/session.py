@@ -146,7 +146,8 @@ class ElkoSession:
 
     def receive(self, message: Message) -> None:
         """Execute one message."""
-        if self._requests.on:
+        # One that waits for a login counts when it is executed, for the user of the login.
+        if self._requests.on and self._objects is not _HOLDING:
             try:
                 self._requests.take(self.principal.name, self._peer.address)
             except Refusal as refusal:
