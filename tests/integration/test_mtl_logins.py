@@ -590,3 +590,31 @@ def test_A21_a_key_that_is_taken_away_is_out(vault: Vault, keyed: Peers) -> None
     until(lambda: counters(vault.daemon)[key] > ended[key])
     assert control.hears_nothing(0)
     assert flow.hears_nothing(0)
+
+
+def test_the_keys_of_strangers_are_admitted_by_the_virtual_hosts_of_a_reload(tmp_path: Path) -> None:
+    for name in ("broker", "eve"):
+        brokerkeys("new", name, "--dir", tmp_path / "keys")
+    put(tmp_path / "users.toml", ELSEWHERE + right("anonymous", "*", "mtl?guests"))
+    add(tmp_path, "alice")
+
+    def configure(hosts: str) -> str:
+        return configured(
+            tmp_path, f'{hosts}\nsecret_key_file = "keys/broker.private"\n[access]\nfile = "users.toml"\n'
+        )
+
+    with Daemon(tmp_path, "--config", configure('hosts = ["/"]')) as daemon, peers_of(daemon) as peers:
+        keys = Vault(tmp_path, daemon).keys("eve")
+        refused = "mtl_refused.key-not-allowed"
+        peers.control(keys=keys)
+        until(lambda: counters(daemon).get(refused))
+        configure('hosts = ["/", "guests"]')
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("reloaded")
+        assert peers.control(keys=keys).open("guests").code == "201"
+        before = counters(daemon)[refused]
+        configure('hosts = ["/"]')
+        daemon.signal(signal.SIGHUP)
+        until(lambda: counters(daemon)[refused] > before, "the end of the connections of strangers")
+        assert shown(daemon, "mtl sessions") == []
+        ends_in_order(daemon)

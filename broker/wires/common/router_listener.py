@@ -221,17 +221,22 @@ class KnownKeys:
         self._access = access
         self._titles = titles
         self._admitted = self._look()
-        access.changed.append(self._users_changed)
+        access.changed.append(self._review)
 
     def name_of(self, key: str) -> str | None:
         """Return the user of a key (Z85), empty for the anonymous one; None if the key is not admitted."""
         return self._admitted.name_of(key)
 
+    def use(self, *titles: str) -> None:
+        """Take other listeners of the users file."""
+        self._titles = titles
+        self._review()
+
     def _look(self) -> _Admitted:
         others = any(self._access.grants(Principal(), title).some for title in self._titles)
         return _Admitted(dict(self._access.keys), others)
 
-    def _users_changed(self) -> None:
+    def _review(self) -> None:
         before, self._admitted = self._admitted, self._look()
         if before != self._admitted:
             gone = _Gone(before, self._admitted)

@@ -43,7 +43,7 @@ from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
 from broker.wires.mtl.queue_actions import QueueActs
-from broker.wires.mtl.sessions.access_policy import AccessPolicy, titles
+from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.access_policy import Principal as Caller
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
@@ -247,6 +247,8 @@ class OpenMtl(PlainWire):
         self.data.use(config)
         # After the policy and the section: it compares the permissions of sessions with the present ones.
         self.control.review()
+        if self.identities.keys is not None:
+            self.identities.keys.use(*self.policy.titles)
         self.queues.queues.use(queue_rules(config))
         self.listeners.limit(config)
         self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
@@ -344,7 +346,8 @@ def open_mtl(config: Mtl, context: WireContext) -> OpenMtl:
 
 
 def _make(config: Mtl, context: WireContext) -> OpenMtl:
-    identities = ClientIdentities.open(config, context)
+    policy = AccessPolicy(config.hosts, config.hosts[0], context.accounts.access)
+    identities = ClientIdentities.open(config, context, policy)
     listeners = MtlListeners.make(config, identities.keys, context)
     # The last step that can fail: an open store cannot be closed without the reactor.
     queues = DurableQueues.open(config, context)
@@ -352,7 +355,6 @@ def _make(config: Mtl, context: WireContext) -> OpenMtl:
     flows = FlowContext(leases, DataLeases(leases, config), context.network.refusal_log, config, context.checks.silence)
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)
-    policy = AccessPolicy(config.hosts, config.hosts[0], context.accounts.access)
     access = ProfileAccess(policy, profiles.by_name, listeners.data_port)
     control = ControlFlow(listeners.control.router, flows, identities.authentication(context, policy), access)
     identities.revoke_from(control)
@@ -396,10 +398,10 @@ class ClientIdentities:
     secret: bytes = attrs.field(repr=False)
 
     @classmethod
-    def open(cls, config: Mtl, context: WireContext) -> ClientIdentities:
+    def open(cls, config: Mtl, context: WireContext, policy: AccessPolicy) -> ClientIdentities:
         """Read the secret. Raises OSError."""
         secret = _secret(context.state)
-        keys = KnownKeys(context.accounts.access, *titles(config.hosts)) if config.curve else None
+        keys = KnownKeys(context.accounts.access, *policy.titles) if config.curve else None
         return cls(keys, context.accounts.access, secret)
 
     def authentication(self, context: WireContext, policy: AccessPolicy) -> AuthenticationContext:

@@ -86,3 +86,12 @@ def test_keys_are_gone_that_are_no_longer_admitted_or_have_another_user(
     rig = Rig(tmp_path / "users.toml", before)
     assert rig.change(after) == gone
     assert all(set(each) <= gone for each in rig.gone)
+
+
+def test_other_listeners_admit_other_keys(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml", users(ann=ANN) + anonymous(listener="mc0?guests"))
+    rig.keys.use("mc0", "mc0 guests")
+    assert rig.keys.name_of(STRANGER) == ""
+    rig.keys.use("mc0")
+    assert rig.keys.name_of(STRANGER) is None
+    assert [[key in gone for key in (ANN, STRANGER)] for gone in rig.gone] == [[False, False], [False, True]]

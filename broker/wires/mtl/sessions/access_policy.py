@@ -145,6 +145,11 @@ class AccessPolicy:
         """Apply other hosts. Access given before is revoked by `ControlFlow.review`, not here."""
         self._hosts = frozenset(hosts)
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The listeners of the virtual hosts."""
+        return tuple(map(self._title, self._hosts))
+
     def has(self, host: str) -> bool:
         """Return True if there is a virtual host of that name."""
         return host in self._hosts
@@ -178,8 +183,3 @@ class AccessPolicy:
 
     def _title(self, host: str) -> str:
         return TITLE if host == self._bridge else f"{TITLE} {host}"
-
-
-def titles(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return the listeners of virtual hosts."""
-    return (TITLE, *(f"{TITLE} {host}" for host in hosts[1:]))
