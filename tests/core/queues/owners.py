@@ -24,6 +24,8 @@ class Claims:
         self.brokers: dict[str, Owners] = {}
         self.away: set[str] = set()
         """Brokers that cannot reach the claims: they see no change, and cannot claim."""
+        self.waiting: list[Deferred[None]] | None = None
+        """Claims that a test lets pass by firing them; None while they pass at once."""
 
     def set(self, queue: tuple[str, str], owner: str | None) -> None:
         """Change the owner of a queue, and notify the brokers that are not away."""
@@ -87,6 +89,13 @@ class Owners:
     def claim(self, space: str, name: str, lasting: bool = False, shared: bool = False) -> Deferred[QueueClaim]:
         if self.name in self._claims.away:
             return fail(Refusal(Reason.UNAVAILABLE, "etcd cannot be reached"))
+        if self._claims.waiting is not None:
+            waits: Deferred[None] = Deferred()
+            self._claims.waiting.append(waits)
+            return waits.addCallback(lambda _: self._claim(space, name, lasting))
+        return self._claim(space, name, lasting)
+
+    def _claim(self, space: str, name: str, lasting: bool) -> Deferred[QueueClaim]:
         queue = (space, name)
         if lasting:
             self._claims.lasting.add(queue)

@@ -217,9 +217,8 @@ class QueueProfile(Profile):
         receiver.consumers[resource] = queue.join(receiver)
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
-        consumer = reader.place.consumers.pop(resource, None)
-        if consumer is not None:  # else its Summon is not answered yet
-            consumer.queue.leave(consumer)
+        consumer = reader.place.consumers.pop(resource)
+        consumer.queue.leave(consumer)
 
     def room(self, reader: ProfileReader) -> None:
         receiver: _ReaderPlace = reader.place

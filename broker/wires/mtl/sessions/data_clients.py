@@ -147,7 +147,8 @@ class ReaderFlow:
         self.sent = client.sent
         self.sequence = 0
         self.place: Any = None
-        self.summoned: dict[str, None] = {}
+        self.summoned: dict[str, wire.Summon | None] = {}
+        """Summoned resources, each with its Summon while that waits for the resource to be prepared."""
         self.dropped = 0
         """The number of Contents that it missed lately, the last of them at ``dropped_at``."""
         self.dropped_at = 0.0

@@ -24,7 +24,8 @@ Rules:
 - A second Lease for the same side is refused, and its lease is lost. A repeated Lease, of the lease in use, is answered
   by 200: it changes nothing.
 - A Summon of a resource that the profile has to prepare is answered when it is ready: by 421 if it belongs to another
-  broker, by 503 if it cannot be used now. Commands behind it do not wait.
+  broker, by 503 if it cannot be used now. Commands behind it do not wait. A Dismiss of that resource ends the wait: it
+  is answered behind its Summon, both by 200.
 - A Summon is answered before any Content of the resource. A Dismiss is answered after the profile has processed it; no
   Content of the resource follows.
 - A Content names its resource; the name may be empty if there is only one. An invalid Content is answered by a Reject
@@ -351,7 +352,7 @@ class DataFlow:
         except Refusal as refusal:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return
-        reader.summoned[name] = None
+        reader.summoned[name] = command
         waits = None if reader.grant.resources else self._preparation(reader, name)
         if waits is None:
             self._summoned(client, reader, command)
@@ -366,15 +367,17 @@ class DataFlow:
 
     def _summoned(self, client: DataClient, reader: ReaderFlow, command: wire.Summon) -> None:
         name = command.resource
-        if client.over or client.reader is not reader or name not in reader.summoned:
-            return  # the flow has ended, or the resource was dismissed
+        if client.over or reader.summoned.get(name) is not command:
+            return  # the flow has ended, or the resource was dismissed, and perhaps summoned again
+        reader.summoned[name] = None
         # Before the profile: it may send Contents at once, and the answer must precede them.
         self._outbound.answer(client, wire.response(command.sequence, wire.OK))
         reader.grant.profile.summon(reader, name, command.body)
 
     def _not_summoned(self, client: DataClient, reader: ReaderFlow, command: wire.Summon, failure: Failure) -> None:
-        if client.over or client.reader is not reader or reader.summoned.pop(command.resource, client) is not None:
-            return
+        if client.over or reader.summoned.get(command.resource) is not command:
+            return  # as in `_summoned`
+        del reader.summoned[command.resource]
         refusal = failure.value
         if not isinstance(refusal, Refusal):
             failure.raiseException()
@@ -390,8 +393,11 @@ class DataFlow:
         except Refusal as refusal:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return
-        del reader.summoned[name]
-        reader.grant.profile.dismiss(reader, name)
+        waiting = reader.summoned.pop(name)
+        if waiting is None:
+            reader.grant.profile.dismiss(reader, name)
+        else:
+            self._outbound.answer(client, wire.response(waiting.sequence, wire.OK))
         self._outbound.answer(client, wire.response(command.sequence, wire.OK))
 
     def _ping(self, client: DataClient, command: wire.Ping) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.core.errors import Elsewhere
+from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.ownership import QueueOwnership
 from broker.core.queues.queue_messages import QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
@@ -15,6 +15,7 @@ from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.sessions.access_policy import Side
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import immediately
+from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.queue_recording import QueueFarm, answers, bodies
 
 
@@ -103,7 +104,7 @@ def test_a_reader_of_all_queues_summons_those_of_its_broker() -> None:
     assert reader.ask(*wire.dismiss(10, "free")) == [wire.Response(10, wire.OK)]
 
 
-def test_a_summon_waits_for_the_claim_and_may_be_dismissed_meanwhile() -> None:
+def test_a_summon_may_be_repeated_after_a_failed_claim() -> None:
     claims, _, b = cluster()
     claims.away.add("b")
     reader = b.peer()
@@ -112,6 +113,52 @@ def test_a_summon_waits_for_the_claim_and_may_be_dismissed_meanwhile() -> None:
     assert reader.ask(*wire.summon(7, "free")) == [wire.Response(7, wire.UNAVAILABLE)]
     claims.away.clear()
     assert reader.ask(*wire.summon(8, "free")) == [wire.Response(8, wire.OK)]
+
+
+def summoned_before_the_claim() -> tuple[Claims, Member, MtlPeer]:
+    """A reader whose Summon 7 of the queue "q" waits for the claim."""
+    claims, _, b = cluster()
+    claims.waiting = []
+    reader = b.peer()
+    reader.lease(b.lease(Side.READER))
+    assert reader.ask(*wire.summon(7, "q")) == []
+    return claims, b, reader
+
+
+def answer(claims: Claims, error: Exception | None = None) -> None:
+    """Answer the claims that wait, and all further ones at once."""
+    waiting, claims.waiting = claims.waiting, None
+    for each in waiting or ():
+        each.callback(None) if error is None else each.errback(error)
+
+
+def test_a_summon_that_waits_for_the_claim_may_be_dismissed() -> None:
+    claims, b, reader = summoned_before_the_claim()
+    assert reader.ask(*wire.dismiss(8, "q")) == [wire.Response(7, wire.OK), wire.Response(8, wire.OK)]
+    answer(claims)
+    assert reader.take() == []
+    b.sender("q").put(1, b"x", "q")
+    assert reader.take() == []
+
+
+def test_a_summon_behind_such_a_dismiss_is_the_only_one() -> None:
+    claims, b, reader = summoned_before_the_claim()
+    reader.ask(*wire.dismiss(8, "q"))
+    assert reader.ask(*wire.summon(9, "q")) == []
+    answer(claims)
+    assert reader.take() == [wire.Response(9, wire.OK)]
+    assert reader.ask(*wire.dismiss(10, "q")) == [wire.Response(10, wire.OK)]
+    other = b.worker("q")
+    b.sender("q").put(1, b"x", "q")
+    assert (reader.take(), bodies(other)) == ([], [b"x"])
+
+
+def test_a_summon_behind_such_a_dismiss_is_told_that_the_claim_failed() -> None:
+    claims, _, reader = summoned_before_the_claim()
+    reader.ask(*wire.dismiss(8, "q"))
+    reader.ask(*wire.summon(9, "q"))
+    answer(claims, Refusal(Reason.UNAVAILABLE, "etcd is away"))
+    assert reader.take() == [wire.Response(9, wire.UNAVAILABLE)]
 
 
 def test_a_writer_to_all_queues_is_told_which_contents_belong_elsewhere() -> None:
