@@ -311,7 +311,8 @@ class _WriterPlace:
 
     def prepare(self, resource: str, content: Content, now: float) -> _Prepared:
         """Read the properties of a Content, and make the tail that it is sent with."""
-        table = without_members(content.table, "user-id", "death-reason", "delay")
+        # A time that counts as none must not count after a restart, when `identity_of` reads the head.
+        table = without_members(content.table, "user-id", "death-reason", "delay", DELIVER_AT)
         own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
         if self.user:
             own["user-id"] = self.user

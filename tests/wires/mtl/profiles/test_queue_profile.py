@@ -618,6 +618,16 @@ def test_after_a_restart_a_durable_queue_goes_on(durable: QueueFarm) -> None:
     assert second.body == b"3"
 
 
+@pytest.mark.parametrize("due", [float("inf"), 2**62])
+def test_what_is_no_time_of_delivery_is_none_after_a_restart_either(durable: QueueFarm, due: float) -> None:
+    put(durable.sender(), 1, "q", b"1", **{"deliver-at": due})
+    durable.commit()
+    durable.store.close()
+    durable.start()
+    [content] = summon(farm_reader(durable, "q"), "q")
+    assert (content.body, "deliver-at" in content.says) == (b"1", False)
+
+
 def test_after_a_restart_a_message_that_is_still_there_is_not_queued_again(tmp_path: Path) -> None:
     farm = QueueFarm(attrs.evolve(DURABLE, duplicates=True), str(tmp_path))
     writer = farm.sender()
