@@ -186,8 +186,8 @@ class WebSocket(StreamOutlet):
 
     def __init__(self, channel: Channel, factory: HttpFactory, stream: Stream, over: Callable[[], None]) -> None:
         super().__init__(channel, factory, stream, over)
-        self._text: list[str] = []
-        self._size = 0
+        self._text = ""
+        """The beginning of an incomplete message. One text: a list would grow with each frame, also an empty one."""
 
     def start(self) -> bool:
         """Begin the stream. Returns False if it failed, or ended already."""
@@ -276,15 +276,14 @@ class WebSocket(StreamOutlet):
                 self._breach(event.code, event.reason or "a breach of RFC 6455")
 
     def _receive(self, event: TextMessage) -> None:
-        self._text.append(event.data)
-        self._size += len(event.data)
-        if self._size > MAX_MESSAGE:
+        text = self._text + event.data
+        if len(text) > MAX_MESSAGE:
             self._breach(CloseReason.MESSAGE_TOO_BIG, "a message is too large")
         elif event.message_finished:
-            text = "".join(self._text)
-            self._text.clear()
-            self._size = 0
+            self._text = ""
             self._stream.received(text)
+        else:
+            self._text = text
 
     def _breach(self, code: int, text: str) -> None:
         self._factory.refusal_log.add(self._factory.wire, self._channel.host, breach(text))

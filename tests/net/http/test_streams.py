@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -328,6 +329,28 @@ def test_messages_of_the_peer_are_bounded(feed: Feed) -> None:
     [event] = client.events()
     assert isinstance(event, CloseConnection)
     assert event.code == 1009
+
+
+@pytest.mark.parametrize("data", ["", "\u20ac"])
+def test_many_frames_of_one_message_take_no_memory_beside_its_text(feed: Feed, data: str) -> None:
+    site = Site(feed.respond)
+    client = Client(site)
+    frame = bytes((0, 0x80 | len(data.encode()))) + bytes(4) + data.encode()
+    client.link.send(bytes((1, *frame[1:])))
+    site.turn(2)
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            client.link.send(frame * 100)
+            site.turn(20)
+        client.events()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    client.link.send(bytes((0x80, *frame[1:])))
+    site.turn(2)
+    assert feed.received == [data * 10_002]
+    assert kept < 50_000
 
 
 def test_too_many_pings_end_a_websocket(feed: Feed) -> None:
