@@ -288,6 +288,8 @@ class Mc0Subscriptions:
             except Refusal:
                 self.unsubscribe(session, new[:number])
                 raise
+        for topic in new:
+            session.refused.pop(topic, None)
         return new
 
     def send_last(self, session: Mc0Session, topics: Iterable[bytes]) -> None:

@@ -152,6 +152,16 @@ def test_unsub_forgets_what_was_refused(farm: Mc0Farm) -> None:
     assert subscriptions(farm, peer) == [b"more"]
 
 
+def test_a_refused_topic_that_finds_a_place_later_is_not_refused_any_more() -> None:
+    farm = Mc0Farm(rule(subscribe="*"), keys=KEYS, subscriptions=1)
+    peer = connector(farm)
+    peer.say("SUB||first|second")
+    assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first"], [b"second"])
+    peer.say("UNSUB||first")
+    peer.say("SUB||second")
+    assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"second"], [])
+
+
 def test_only_so_many_refused_topics_are_remembered(farm: Mc0Farm) -> None:
     peer = connector(farm)
     for number in range(3 * MAX_REFUSED):
