@@ -67,12 +67,13 @@ def test_state_and_configuration_of_the_first_version_are_taken_over(tmp_path: P
         [launcher] = console(daemon, "launcherdesc")["launchers"]
         assert (launcher["name"], launcher["on"]) == ("gate", True)
         # Before the kill at the end of the block: the journal's thread seals in pieces, which take longer under load.
-        until(lambda: sealed(tmp_path / "state" / "journal", "vm-"))
+        [earlier] = FIRST.glob("journal/open/*")
+        until(lambda: is_sealed(tmp_path / "state" / "journal", earlier.stem))
 
 
-def sealed(journal: Path, prefix: str) -> bool:
-    """Return whether all segments of an earlier run are sealed, and there are some."""
-    segments = list(journal.rglob(f"{prefix}*"))
+def is_sealed(journal: Path, name: str) -> bool:
+    """Return True if the segment of an earlier run is sealed, and no longer open."""
+    segments = list(journal.rglob(f"{name}*"))
     return bool(segments) and all("segments" in segment.parts for segment in segments)
 
 
