@@ -206,6 +206,9 @@ class BrokerSession(ElkoSession):
 
     # Authentication
 
+    def _kept(self) -> int:
+        return self._held
+
     def _admit(self, role: Role, message: Auth) -> None:
         registry = self._wiring.registry
         if role == "client":

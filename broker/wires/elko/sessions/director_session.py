@@ -477,10 +477,12 @@ class DirectorSession(ElkoSession):
 
     def _count(self, more: int = 0) -> bool:
         """Count what the director keeps for this peer, and ``more`` bytes. Returns False if these are too many."""
+        return bool(self.principal.name) or self._peer.hold(self._kept() + more)
+
+    def _kept(self) -> int:
         if self.principal.name:
-            return True
-        reserved = RESERVATION_BYTES * self._wiring.director.reserved(self)
-        return self._peer.hold(self._reported + self._watched_bytes + reserved + more)
+            return 0
+        return self._reported + self._watched_bytes + RESERVATION_BYTES * self._wiring.director.reserved(self)
 
     def _room_for_reports(self, size: int) -> bool:
         """Count the bytes of the reports of the server. Returns False if these are too many."""

@@ -32,7 +32,7 @@ from twisted.python.failure import Failure
 
 from broker.access.principal import Act, Principal, forbidden, perform
 from broker.access.rights import EVERY_ENTRY, Grants, RegistryReading
-from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.errors import PER_ADDRESS, Malformed, Reason, Refusal, at_limit
 from broker.core.model import ANONYMOUS, MAX_TEXT
 from broker.net.peer_interfaces import Peer
 from broker.wires.elko.codec import blocks as wire
@@ -44,6 +44,9 @@ NOBODY = Principal()
 
 MAX_HELD = 1_000
 """Messages of one peer that wait for the check of its password: real servers send a few at once."""
+
+HELD_BYTES = 500
+"""Bytes of memory that a message takes while it waits, besides its texts."""
 
 ALL = "all"
 """The name in an administrator's order that selects every server."""
@@ -262,6 +265,10 @@ class ElkoSession:
         """Give the peer a role. Raises `Refusal` if it may not have it."""
         raise NotImplementedError
 
+    def _kept(self) -> int:
+        """Return the bytes of memory that the protocol keeps for the peer, as `Peer.hold` counts them."""
+        raise NotImplementedError
+
     def _spared(self) -> bool:
         """Return True if the peer stays connected regardless of the rate of its refusals."""
         return False
@@ -310,6 +317,7 @@ class ElkoSession:
                 return  # the peer has gone
             self._login = None
             self._objects = login.objects
+            self._peer.hold(self._kept())
             try:
                 if isinstance(result, Failure):
                     result.trap(Refusal)
@@ -354,10 +362,15 @@ class ElkoSession:
 
     def _hold(self, message: Message) -> None:
         """Keep a message until the password is checked."""
-        assert self._login is not None
-        if len(self._login.held) >= MAX_HELD:
+        login = self._login
+        assert login is not None
+        if len(login.held) >= MAX_HELD:
             raise Refusal(Reason.LIMIT, f"more than {MAX_HELD} messages before the answer to auth")
-        self._login.held.append(message)
+        size = login.size + HELD_BYTES + len(msgspec.json.encode(message))
+        if not self._peer.hold(self._kept() + size):
+            raise at_limit("auth: too many messages of this address wait for its answer", PER_ADDRESS)
+        login.size = size
+        login.held.append(message)
 
     def _may_be(self, role: Role) -> bool:
         grants = self._grants
@@ -415,6 +428,8 @@ class _Login:
     found: Deferred[Principal]
     objects: dict[str, Operations]
     held: list[Message] = attrs.field(factory=list)
+    size: int = 0
+    """Bytes that these take."""
     input_ended: bool = False
 
 

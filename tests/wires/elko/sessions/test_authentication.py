@@ -472,3 +472,19 @@ def test_the_end_of_input_counts_during_the_check_of_a_second_password(farm: Elk
     access.right("operator")
     assert client.closed
     assert farm.registry.providers() == []
+
+
+def test_messages_that_wait_for_a_check_count_as_memory_of_their_address(farm: ElkoFarm) -> None:
+    farm.access = access = SlowAccess()
+    client = farm.connect()
+    client.peer.room = 1_000_000
+    client.say("client", "auth", auth={**PASSWORD, "id": "server"})
+    for _ in range(3):
+        client.say("broker", "find", service="x" * 300_000)
+    assert 900_000 < client.peer.held < 1_000_000
+    assert client.take() == []
+    client.say("broker", "find", service="x" * 300_000)
+    [refused] = client.take()
+    assert "too many messages of this address wait" in refused["msg"]
+    access.right("server")
+    assert client.peer.held == 0
