@@ -178,8 +178,15 @@ def read_archive(path: Path, target: Path) -> list[Member]:
                     _compare(path, source.read(MAX_MANIFEST), found)
                     return list(found.values())
                 found[header.name] = _unpack(source, target / header.name, header.name)
-    except (tarfile.TarError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise Failure(f"{path} is damaged, or no backup of elkobroker: {error}") from None
+    except Failure:
+        raise
+    except Exception as error:
+        # An error of the system has a number. All else is what tarfile or a decompressor makes of damaged bytes: each
+        # has exceptions of its own, and some raise OSError.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        why = str(error) or type(error).__name__
+        raise Failure(f"{path} is damaged, or no backup of elkobroker: {why}") from None
     raise Failure(f"{path} is incomplete, or no backup of elkobroker: it has no {MANIFEST}")
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
+import random
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +163,23 @@ def test_an_archive_that_was_cut_off_replaces_nothing(made: Path, tmp_path: Path
     done = run("restore", tmp_path / "cut.tar.gz", tmp_path / "state")
     assert done.exit_code == 1
     assert "is damaged, or no backup of elkobroker" in done.output
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress, lambda data: bz2.compress(data, 1), lzma.compress])
+def test_an_archive_that_is_damaged_anywhere_replaces_nothing(
+    made: Path, tmp_path: Path, packed: Callable[[bytes], bytes]
+) -> None:
+    noise = random.Random(0).randbytes(1_024)  # more than the padding of a member, which nothing reads
+    altered(made / "state.tar.gz", tmp_path / "plain.tar", lambda _, data: data)
+    whole = packed((tmp_path / "plain.tar").read_bytes())
+    end = len(whole) - (tarfile.RECORDSIZE if packed is bytes else 0)  # of a tar archive: the zeros after its end
+    for part in range(8):
+        at = end * part // 8
+        (tmp_path / "bad").write_bytes(whole[:at] + noise + whole[at + len(noise) :])
+        done = run("restore", tmp_path / "bad", tmp_path / "state")
+        assert done.exit_code == 1
+        assert re.match("brokerctl: .*/bad is (damaged|incomplete)", done.output), (at, done.output, done.exception)
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
 
 
