@@ -115,10 +115,11 @@ class IRegistry(Interface):
         """
 
     def wait(name: str, seconds: float | None) -> Deferred[Service]:
-        """Wait for a service of that name, in any protocol, to be offered; ``None`` waits without a limit.
+        """Wait for a service of that name, in any protocol, to be offered or amended; ``None`` waits without a limit.
 
-        Fires with the first one offered; fails with a `Refusal` NO_SUCH_SERVICE at the deadline, or at once with LIMIT
-        if there are too many waits. Cancel the Deferred when the peer disconnects.
+        Fires with the first one: an amended service may begin to match a filter. Fails with a `Refusal` NO_SUCH_SERVICE
+        at the deadline, or at once with LIMIT if there are too many waits. Cancel the Deferred when the peer
+        disconnects.
         """
 
     def monitor(

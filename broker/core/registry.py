@@ -473,7 +473,7 @@ class Registry:
 
         found: Deferred[Service] = Deferred(lambda _: wait.cancel())
         try:
-            wait = self._waits.add(name, seconds, offered, ended)
+            wait = self._waits.add(name, seconds, offered, ended, amended=True)
         except Refusal as refusal:
             found.errback(refusal)
         return found
@@ -543,10 +543,10 @@ class Registry:
         self._notifier.deliver()
 
     def _queue(self, changes: Sequence[Change]) -> None:
-        """Queue the notifications of changes: of an offer, the waits precede the watchers."""
+        """Queue the notifications of changes: of an offer or amendment, the waits precede the watchers."""
         for change in changes:
-            if change.kind is Kind.OFFERED and isinstance(change.subject, Service):
-                waits = self._waits.of(change.subject.name)
+            if change.kind in (Kind.OFFERED, Kind.AMENDED) and isinstance(change.subject, Service):
+                waits = self._waits.of(change.subject.name, amended=change.kind is Kind.AMENDED)
                 if waits:
                     self._notifier.add_all(waits, change.subject)
             self._announce(change)

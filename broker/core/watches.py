@@ -348,11 +348,13 @@ twice that with deadlines."""
 class Wait:
     """Standing query of one peer: a wait or a monitor."""
 
-    __slots__ = ("_offered", "_timer", "_waits", "name", "number")
+    __slots__ = ("_offered", "_timer", "_waits", "amended", "name", "number")
 
-    def __init__(self, waits: Waits, name: str, number: int, offered: Callable[[Service], None]) -> None:
+    def __init__(self, waits: Waits, name: str, number: int, offered: Callable[[Service], None], amended: bool) -> None:
         self.name = name
         self.number = number
+        self.amended = amended
+        """True to receive amended services too."""
         self._waits = waits
         self._offered: Callable[[Service], None] | None = offered
         self._timer: IDelayedCall | None = None
@@ -394,13 +396,18 @@ class Waits:
         return self._count
 
     def add(
-        self, name: str, seconds: float | None, offered: Callable[[Service], None], ended: Callable[[], None]
+        self,
+        name: str,
+        seconds: float | None,
+        offered: Callable[[Service], None],
+        ended: Callable[[], None],
+        amended: bool = False,
     ) -> Wait:
-        """Add a wait; see `IRegistry.monitor`."""
+        """Add a wait; see `IRegistry.monitor`. With ``amended`` it receives amended services too."""
         if self._count >= MAX_WAITS:
             raise Refusal(Reason.LIMIT, f"the broker holds {MAX_WAITS} waiting finds, and takes no more")
         self.begun += 1
-        wait = Wait(self, name, self.begun, offered)
+        wait = Wait(self, name, self.begun, offered, amended)
         self._by_name.setdefault(name, {})[wait] = None
         self._count += 1
         if seconds is not None:
@@ -415,12 +422,15 @@ class Waits:
         if not same_name:
             del self._by_name[wait.name]
 
-    def of(self, name: str, after: int = 0) -> Sequence[Wait]:
-        """Return the present waits for a name, by default all, else those that began after the wait with a number.
+    def of(self, name: str, after: int = 0, amended: bool = False) -> Sequence[Wait]:
+        """Return the present waits for a name, by default all, else those that began after the wait with a number, or
+        those that receive amended services.
 
         A copy: a callback may cancel or add waits.
         """
         waits = self._by_name.get(name)
         if waits is None:
             return ()
+        if amended:
+            return tuple(wait for wait in waits if wait.amended)
         return tuple(wait for wait in waits if wait.number > after) if after else tuple(waits)

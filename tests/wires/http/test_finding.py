@@ -55,6 +55,16 @@ def test_a_wait_ends_with_a_service_of_the_protocol(http: HttpFarm) -> None:
     assert (answered.status, [each["hostport"] for each in answered.json["services"]]) == (200, ["h:2"])
 
 
+def test_a_wait_ends_with_a_service_that_begins_to_match_its_filter(http: HttpFarm) -> None:
+    registry = http.farm.registry
+    provider = offer(http, "bank", "h:1", tags=("v1",))
+    answered = http.ask("GET", "/v1/services/bank", query={"wait": "10", "filter": '"v2" in tags'})
+    registry.amend(Service("bank", "h:1", provider, tags=("v1",), info="{}"))
+    assert answered.status == 0
+    registry.amend(Service("bank", "h:1", provider, tags=("v2",)))
+    assert answered.status == 200
+
+
 def test_a_wait_ends_at_its_deadline(http: HttpFarm) -> None:
     answered = http.ask("GET", "/v1/services/bank", query={"wait": "10", "protocol": "http"})
     http.clock.advance(5)
