@@ -12,6 +12,7 @@ Rules:
 - If none answers, the call raises `broker.client.errors.Unreachable` with their causes; a refusal raises `Refused`.
 - An offer is renewed in a thread of its own, and registered again where the broker does not know it any more, until it
   is withdrawn. A refusal ends it: `Offer.error`.
+- An offer and a watch go on after 429 and 500: the answers to too many requests, and to a fault of the broker.
 - A watch begins with an "up" for each service, and goes on with the differences, over restarts and changes of brokers.
 """
 
@@ -67,6 +68,7 @@ MAX_CALLS = 1_000
 """Calls of one `AsyncHttpClient` at a time, each in a thread: a watch holds one, and a find while it waits."""
 
 _AWAY = (502, 503, 504)
+_PASSING = (429, 500)
 _ALTERNATE = re.compile(r'<(https?://[^>]+)>;\s*rel="alternate"')
 
 Service = Mapping[str, Any]
@@ -175,6 +177,9 @@ class HttpClient:
                             yield from self._differences(name, known)
             except (OSError, http.client.HTTPException, ValueError, Unreachable):
                 self._next(self.urls[0])
+            except Refused as refused:
+                if refused.code not in _PASSING:
+                    raise
             self._closed.wait(pauses.next())
 
     def _differences(self, name: str, known: dict[tuple[Any, ...], Service]) -> Iterator[Change]:
@@ -335,7 +340,7 @@ class Offer:
             except Unreachable:
                 pause = min(pauses.next(), third)
             except Refused as refused:
-                if refused.code == 429:
+                if refused.code in _PASSING:
                     continue
                 self.error = refused
                 self._ended.set()

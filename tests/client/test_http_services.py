@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +157,60 @@ def test_another_broker_is_used_when_one_is_away(tmp_path: Path) -> None:
             assert client.urls[0] == url_of(second)
             assert offer.error is None
         watching.join(PATIENCE)
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[str, str, int], tuple[int, Any]]) -> Iterator[str]:
+    """A server whose answer, status and JSON, depends on the method, the last part of the path, and the number of such
+    requests before."""
+    counts: Counter[tuple[str, str]] = Counter()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            what = self.command, self.path.partition("?")[0].rpartition("/")[2]
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, body = answer(*what, counts[what])
+            counts[what] += 1
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        do_PUT = do_POST = do_DELETE = do_GET
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_port}"
+        finally:
+            listening.shutdown()
+
+
+REGISTERED = {"owner_token": "t", "provider": 7}
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_an_offer_and_a_watch_outlast_a_refusal_that_passes(status: int) -> None:
+    found = {"provider": 7, "protocol": "tcp", "hostport": "192.0.2.1:7000"}
+    renewed = threading.Event()
+
+    def answer(method: str, last: str, before: int) -> tuple[int, Any]:
+        if method == "POST":
+            if before == 1:
+                renewed.set()
+            return (status if before == 0 else 200), {}
+        if method == "PUT":
+            return 201, REGISTERED
+        # Of a watch, first the stream is refused, and then the find.
+        return (status if before == 0 else 200), {"services": [found]}
+
+    with answering(answer) as url, HttpClient(url, timeout=PATIENCE) as client:
+        assert next(client.watch("bank")) == ("up", found)
+        offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
+        assert renewed.wait(PATIENCE)
+        assert offer.error is None
 
 
 def test_a_wrong_address_is_named_with_its_cause() -> None:
