@@ -272,7 +272,7 @@ class HttpClient:
 
 class Offer:
     """An offer, until `withdraw`. ``token`` is the owner token, ``provider`` the id of its provider, ``warnings`` are
-    remarks of the broker on the address, ``error`` is the refusal that ended it."""
+    remarks of the broker on the address, ``error`` is what ended it, a refusal as a rule."""
 
     def __init__(self, client: HttpClient, path: str, body: dict[str, Any], token: str) -> None:
         self.token = token
@@ -339,10 +339,10 @@ class Offer:
                 pause = third
             except Unreachable:
                 pause = min(pauses.next(), third)
-            except Refused as refused:
-                if refused.code in _PASSING:
+            except Exception as error:  # an answer that no broker gives, too
+                if isinstance(error, Refused) and error.code in _PASSING:
                     continue
-                self.error = refused
+                self.error = error
                 self._ended.set()
 
 

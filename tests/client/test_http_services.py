@@ -213,6 +213,17 @@ def test_an_offer_and_a_watch_outlast_a_refusal_that_passes(status: int) -> None
         assert offer.error is None
 
 
+@pytest.mark.parametrize(("status", "error"), [(403, Refused), (404, KeyError)])
+def test_an_offer_that_cannot_be_renewed_has_its_error(status: int, error: type[Exception]) -> None:
+    def answer(method: str, last: str, before: int) -> tuple[int, Any]:
+        # It is registered again after 404, by an answer that no broker gives.
+        return (201, REGISTERED if before == 0 else {}) if method == "PUT" else (status, {})
+
+    with answering(answer) as url, HttpClient(url, timeout=PATIENCE) as client:
+        offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
+        until(lambda: isinstance(offer.error, error))
+
+
 def test_a_wrong_address_is_named_with_its_cause() -> None:
     refused = f"http://127.0.0.1:{free_port()}"
     with server(b"220 mail.example ESMTP\r\n") as mail, server(b"HTTP/1.1 200 OK\r\n\r\n<html>") as page:
