@@ -283,7 +283,7 @@ class Offer:
         self._path = path
         self._body = body
         self._ended = threading.Event()
-        self._register()
+        self._register({})
         client._offers.add(self)
         if client._closed.is_set():  # since the request: no close has seen this offer
             self.withdraw()
@@ -298,7 +298,7 @@ class Offer:
     def load(self, load: float, **details: Any) -> None:
         """Report a load with the next renewal, which is sent at once."""
         self._body = {**self._body, "load": load}
-        self._send("POST", "/renew", {"load": load, **details})
+        self._report({"load": load, **details})
 
     def withdraw(self) -> None:
         """Withdraw the offer. A broker that does not answer ends it after its TTL."""
@@ -316,8 +316,19 @@ class Offer:
         headers = {"Owner-Token": self.token} if self.token else {}
         return self._client.request(method, self._path + more, None, body, headers=headers)
 
-    def _register(self) -> None:
-        answer = self._send("PUT", "", self._body)
+    def _report(self, report: dict[str, Any]) -> None:
+        """Renew the offer, or register it again, with a report of its load."""
+        try:
+            self._send("POST", "/renew", report)
+        except Refused as refused:
+            if refused.code != 404 or self._ended.is_set():
+                raise
+            self._register(report)
+            if self._ended.is_set():  # it was withdrawn before that, which is why the broker did not know it
+                self._delete()
+
+    def _register(self, report: Mapping[str, Any]) -> None:
+        answer = self._send("PUT", "", {**self._body, **report})
         self.token, self.provider = answer["owner_token"], answer["provider"]
         self.warnings = answer.get("warnings", [])
 
@@ -326,15 +337,8 @@ class Offer:
         pauses, pause = Pauses(FIRST_PAUSE, MOST_PAUSE), third
         while not self._ended.wait(pause):
             try:
-                try:
-                    load = self._body.get("load")
-                    self._send("POST", "/renew", {} if load is None else {"load": load})
-                except Refused as refused:
-                    if refused.code != 404:
-                        raise
-                    self._register()
-                    if self._ended.is_set():  # it was withdrawn before that, which is why the broker did not know it
-                        self._delete()
+                load = self._body.get("load")
+                self._report({} if load is None else {"load": load})
                 pauses.reset()
                 pause = third
             except Unreachable:
@@ -342,8 +346,9 @@ class Offer:
             except Exception as error:  # an answer that no broker gives, too
                 if isinstance(error, Refused) and error.code in _PASSING:
                     continue
-                self.error = error
-                self._ended.set()
+                if not self._ended.is_set():  # else it is the answer to a renewal after the withdrawal
+                    self.error = error
+                    self._ended.set()
 
 
 class AsyncHttpClient:

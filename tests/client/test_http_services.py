@@ -224,6 +224,18 @@ def test_an_offer_that_cannot_be_renewed_has_its_error(status: int, error: type[
         until(lambda: isinstance(offer.error, error))
 
 
+def test_a_load_registers_an_offer_again_that_the_broker_does_not_know(tmp_path: Path) -> None:
+    with started(tmp_path) as daemon, HttpClient(url_of(daemon), timeout=PATIENCE) as client:
+        offer = client.offer("bank", "192.0.2.1:7000", ttl=10 * PATIENCE)
+        ask(daemon, "DELETE", "/v1/services/bank/192.0.2.1:7000", **{"Owner-Token": offer.token})
+        offer.load(0.75, requests=10)
+        assert client.find("bank")[0]["load"] == 0.75
+        offer.withdraw()
+        with pytest.raises(Refused, match="404"):
+            offer.load(0.5)
+        assert client.find("bank") == []
+
+
 def test_a_wrong_address_is_named_with_its_cause() -> None:
     refused = f"http://127.0.0.1:{free_port()}"
     with server(b"220 mail.example ESMTP\r\n") as mail, server(b"HTTP/1.1 200 OK\r\n\r\n<html>") as page:
