@@ -309,12 +309,17 @@ class Offer:
         self._delete()
 
     def _delete(self) -> None:
-        with suppress(Refused, Unreachable):
-            self._send("DELETE")
+        # Since a change of brokers, the one in use may not know it: another has it until its TTL.
+        for url in list(self._client.urls):
+            with suppress(Refused, OSError, http.client.HTTPException):
+                self._client._answer(url, "DELETE", self._path, None, self._headers())
+                return
 
-    def _send(self, method: str, more: str = "", body: object = None) -> Any:
-        headers = {"Owner-Token": self.token} if self.token else {}
-        return self._client.request(method, self._path + more, None, body, headers=headers)
+    def _send(self, method: str, more: str, body: object) -> Any:
+        return self._client.request(method, self._path + more, None, body, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        return {"Owner-Token": self.token} if self.token else {}
 
     def _report(self, report: dict[str, Any]) -> None:
         """Renew the offer, or register it again, with a report of its load."""

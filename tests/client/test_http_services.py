@@ -236,6 +236,15 @@ def test_a_load_registers_an_offer_again_that_the_broker_does_not_know(tmp_path:
         assert client.find("bank") == []
 
 
+def test_a_withdrawal_reaches_the_broker_where_the_offer_is(tmp_path: Path) -> None:
+    with started(tmp_path / "a") as first, started(tmp_path / "b") as second:
+        client = HttpClient([url_of(first), url_of(second)], timeout=PATIENCE)
+        offer = client.offer("bank", "192.0.2.1:7000", ttl=10 * PATIENCE)
+        client.urls.reverse()  # as after a request that the first one did not answer in time
+        offer.withdraw()
+        assert ask(first, "GET", "/v1/services/bank")[1]["services"] == []
+
+
 def test_a_wrong_address_is_named_with_its_cause() -> None:
     refused = f"http://127.0.0.1:{free_port()}"
     with server(b"220 mail.example ESMTP\r\n") as mail, server(b"HTTP/1.1 200 OK\r\n\r\n<html>") as page:
