@@ -118,7 +118,7 @@ class HttpClient:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._offers: set[Offer] = set()
-        self._streams: weakref.WeakSet[http.client.HTTPResponse] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[_Watch] = weakref.WeakSet()
 
     def __enter__(self) -> HttpClient:
         return self
@@ -131,9 +131,8 @@ class HttpClient:
         self._closed.set()
         for offer in list(self._offers):
             offer.withdraw()
-        for stream in list(self._streams):
-            with suppress(OSError):  # it is closed already
-                stream.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+        for watch in list(self._watches):
+            watch.end()
 
     def find(self, name: str, *, wait: float = 0.0, **query: Any) -> list[Service]:
         """Return the services of a name, the best one first; none at once, or after ``wait`` seconds.
@@ -162,11 +161,16 @@ class HttpClient:
 
         A service that comes and goes between two requests of the client is not seen.
         """
+        return self._watched(name, _Watch())
+
+    def _watched(self, name: str, watch: _Watch) -> Iterator[Change]:
         known: dict[tuple[Any, ...], Service] = {}
         place, pauses = "", Pauses(FIRST_PAUSE, MOST_PAUSE)
-        while not self._closed.is_set():
+        self._watches.add(watch)
+        while not (watch.ended.is_set() or self._closed.is_set()):
             try:
                 with closing(self._stream(name, place)) as stream:
+                    watch.reads(stream)
                     yield from self._differences(name, known)
                     pauses.reset()
                     while line := stream.readline(MAX_LINE):
@@ -180,7 +184,7 @@ class HttpClient:
             except Refused as refused:
                 if refused.code not in _PASSING:
                     raise
-            self._closed.wait(pauses.next())
+            watch.ended.wait(pauses.next())
 
     def _differences(self, name: str, known: dict[tuple[Any, ...], Service]) -> Iterator[Change]:
         found = {(each["provider"], each["protocol"], each["hostport"]): each for each in self.find(name, limit=LIMIT)}
@@ -260,7 +264,6 @@ class HttpClient:
         if response.status != 200:
             with closing(response):
                 raise _refusal(response, None)
-        self._streams.add(response)
         return response
 
     def _next(self, url: str) -> None:
@@ -268,6 +271,27 @@ class HttpClient:
         with self._lock:
             if self.urls[0] == url:
                 self.urls.append(self.urls.pop(0))
+
+
+class _Watch:
+    """The end of a watch, by another thread than that which reads it."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self._stream: http.client.HTTPResponse | None = None
+
+    def reads(self, stream: http.client.HTTPResponse) -> None:
+        """Set the stream that is read from now on."""
+        self._stream = stream
+        if self.ended.is_set():  # meanwhile: the end has not seen this stream
+            self.end()
+
+    def end(self) -> None:
+        """End the watch. Its reader does not wait any more."""
+        self.ended.set()
+        if self._stream is not None:
+            with suppress(OSError):  # it is closed already
+                self._stream.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
 
 
 class Offer:
@@ -386,9 +410,14 @@ class AsyncHttpClient:
 
     async def watch(self, name: str) -> AsyncIterator[Change]:
         """See `HttpClient.watch`."""
-        changes = self.client.watch(name)
-        while (change := await self._in_thread(_following, changes)) is not None:
-            yield change
+        watch = _Watch()
+        changes = self.client._watched(name, watch)
+        try:
+            while (change := await self._in_thread(_following, changes)) is not None:
+                yield change
+        finally:
+            # Else its thread would read on after a cancellation, and the interpreter waits for all threads at its end.
+            watch.end()
 
     def _in_thread(self, function: Callable[..., Result], *arguments: Any, **more: Any) -> Awaitable[Result]:
         return asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *arguments, **more))

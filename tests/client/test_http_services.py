@@ -88,6 +88,35 @@ def test_asyncio(tmp_path: Path) -> None:
         assert asyncio.run(work(url_of(daemon))) == ["up", "down"]
 
 
+def test_a_watch_for_asyncio_ends_its_thread(tmp_path: Path) -> None:
+    # Its task is cancelled, or its loop is left; the client is not closed, and the program ends nevertheless.
+    script = """
+import asyncio, sys
+from broker.client.http_services import AsyncHttpClient
+
+async def main():
+    client = AsyncHttpClient(sys.argv[1], timeout=60)
+    await client.offer("bank", "192.0.2.1:7000")
+
+    async def watch(seen):
+        async for change in client.watch("bank"):
+            seen.set()
+
+    seen = asyncio.Event()
+    watching = asyncio.create_task(watch(seen))
+    await seen.wait()
+    async for change in client.watch("bank"):
+        break
+    print(change.event)
+
+asyncio.run(main())
+"""
+    with started(tmp_path) as daemon:
+        command = [sys.executable, "-c", script, url_of(daemon)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "up\n"
+
+
 def test_a_watch_holds_no_thread_of_asyncio(tmp_path: Path) -> None:
     async def work(url: str) -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
