@@ -220,6 +220,33 @@ def test_a_file_that_was_renamed_is_opened_again(tmp_path: Path, started: bool) 
     assert (tmp_path / "it.old").read_text() == "old\n"
 
 
+class Overtaken(LogWriter):
+    """A writer for which another thread calls `reopen` once, just after the writer's own has looked for that call."""
+
+    caller: threading.Thread | None = None
+
+    @property  # type: ignore[override]
+    def _reopening(self) -> bool:
+        found = self._asked
+        if self.caller is None and self._mutex._is_owned():  # type: ignore[attr-defined]
+            self.caller = threading.Thread(target=self.reopen)
+            self.caller.start()
+            self.caller.join(0.1)
+        return found
+
+    @_reopening.setter
+    def _reopening(self, value: bool) -> None:
+        self._asked = value
+
+
+def test_a_call_to_open_again_as_the_thread_goes_to_sleep_is_not_lost(held: Held) -> None:
+    held.open.set()
+    writer = Overtaken(held)
+    writer.start()
+    writer.put("first\n")
+    until(lambda: "opened again" in held.lines)
+
+
 def test_a_file_that_another_program_truncates_goes_on_at_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "it.log"
     file = RotatingFile(str(path), 0, 0)

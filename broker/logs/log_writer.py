@@ -101,7 +101,8 @@ class LogWriter:
         if self._thread is None:
             self._reopen()
         else:
-            self._reopening = True
+            with self._mutex:  # else the thread, which has just looked, would go to sleep over it
+                self._reopening = True
             self._rouse()
 
     def finish(self) -> None:
