@@ -25,6 +25,9 @@ from broker.brokerctl.contexts import Context
 TIMEOUT = 20.0
 """Seconds for one request and its complete answer, including name resolution and handshakes."""
 
+ATTEMPT = 2.0
+"""Seconds for a connection to an address, if the host has further ones: an IPv6 that leads nowhere is common."""
+
 MAX_HEAD = 128 * 1024
 """Bytes before the body: headers, and the handshake of TLS does not count."""
 
@@ -243,6 +246,8 @@ class PlainClient(ApiClient):
             raise self._cut_off() from None
         except (_NoHttp, zlib.error):
             raise self._no_http() from None
+        except OSError as error:  # of the network: left to the command, it would be one of the output
+            raise self._unreachable(error.strerror or error) from None
 
     def _exchange(self, request: bytes, method: str, path: str, end: float) -> Answer:
         with self._connected(end) as connection:
@@ -260,19 +265,23 @@ class PlainClient(ApiClient):
     def _connected(self, end: float) -> socket.socket:
         """Connect to the first address that accepts. Raises `Failure`, and TimeoutError at the deadline."""
         problem = OSError("")
-        for family, kind, protocol, _, address in _resolved(self._host, self._port, end):
-            connection = socket.socket(family, kind, protocol)
+        found = _resolved(self._host, self._port, end)
+        for left, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
             try:
-                connection.settimeout(_left(end))
+                connection = socket.socket(family, kind, protocol)  # not each system has IPv6
+            except OSError as error:
+                problem = error
+                continue
+            try:
+                connection.settimeout(_left(end) if left == 1 else min(ATTEMPT, _left(end) / left))
                 connection.connect(address)
-            except TimeoutError:
-                connection.close()
-                raise
             except OSError as error:
                 connection.close()
                 problem = error
             else:
                 return connection
+        if isinstance(problem, TimeoutError):
+            raise problem
         if not problem.strerror:
             raise self._unknown_host()
         raise self._unreachable(problem.strerror)

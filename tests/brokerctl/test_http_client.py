@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import socket
 import threading
@@ -13,6 +14,7 @@ import pytest
 from broker.brokerctl.answers import NO_PATH
 from broker.brokerctl.plain_client import MAX_BODY
 from tests.brokerctl.server import Canned, Server, ctl, page, problem
+from tests.ports import free_port
 
 
 @contextmanager
@@ -103,6 +105,36 @@ def test_no_server_is_exit_code_3() -> None:
     unknown = ctl("--url", "http://no-such-host.invalid", "services")
     assert (unknown.exit_code, unknown.stderr) == (
         3, "brokerctl: http://no-such-host.invalid: the name of the host is unknown\n"
+    )  # fmt: skip
+
+
+def test_an_address_that_cannot_be_used_is_followed_by_the_next(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer("/v1/services", page())
+    with socket.create_server(("127.0.0.2", 0), backlog=0) as full, contextlib.ExitStack() as held:
+        for _ in range(3):  # the system drops what comes after the first ones
+            connection = held.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(full.getsockname())
+        good = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", server.port))
+        unknown = (socket.AddressFamily(socket.AF_IRDA), socket.SOCK_STREAM, 0, "", ("x", 1))
+        silent = (*good[:4], full.getsockname())
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [unknown, silent, good])
+        assert ctl("--url", "http://broker.example", "services").exit_code == 0
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [unknown])
+        result = ctl("--url", "http://broker.example", "services")
+    assert result.exit_code == 3
+    assert "http://broker.example cannot be reached: Address family not supported" in result.stderr
+
+
+def test_an_error_of_the_network_is_none_of_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A request by UDP that is larger than a datagram: few errors of a connection can be had at will.
+    found = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("127.0.0.1", free_port()))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    result = ctl("--url", "http://broker.example", "find", "bank", "--filter", f"zone={'x' * 70_000}")
+    assert (result.exit_code, result.stderr) == (
+        3, "brokerctl: http://broker.example cannot be reached: Message too long\n"
     )  # fmt: skip
 
 
