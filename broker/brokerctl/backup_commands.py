@@ -91,6 +91,9 @@ def backup(archive: Path, state: Path | None) -> None:
     compression. An existing file is replaced once the new one is complete.
     """
     directory = state_directory(state)
+    if Path(os.path.realpath(archive.parent)).is_relative_to(directory):
+        # It would hold itself and all archives before it, and a restore would move it aside.
+        raise Failure(f"{archive} is inside the state directory {directory}: choose another place")
     with _failures(f"{archive} cannot be written"), small_file.written(archive) as file:
         members = write_archive(directory, file, archive)
         size = file.tell()

@@ -183,6 +183,14 @@ def test_an_archive_that_is_damaged_anywhere_replaces_nothing(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
 
 
+def test_an_archive_inside_the_state_directory_is_refused(made: Path) -> None:
+    (made / "link").symlink_to(made / "state")
+    for where in (made / "state" / "journal", made / "link"):
+        done = run("backup", where / "state.tar", made / "state")
+        assert (done.exit_code, "is inside the state directory" in done.output) == (1, True)
+        assert not (where / "state.tar").exists()
+
+
 def test_a_failed_backup_leaves_the_former_one(made: Path, tmp_path: Path) -> None:
     archive = tmp_path / "state.tar"
     archive.write_bytes(b"the former one")
