@@ -40,7 +40,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
-from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, TIMEOUT, ApiClient, Query, parameters
+from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, NONE, TIMEOUT, ApiClient, Query, parameters
 from broker.http_bodies import Body, TooLong, collect, late
 
 # A bound on the bytes that a server sends: Twisted bounds a line of headers, but not their number.
@@ -213,14 +213,20 @@ class Client(ApiClient):
         return None if certificate is None else float(certificate.to_cryptography().not_valid_after_utc.timestamp())
 
     async def request(
-        self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: object = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NONE,
     ) -> Answer:
         """See `ApiClient`."""
         limit = self.timeout if timeout is None else timeout
         self._budget.allow(MAX_HEAD + MAX_BODY)
 
         async def whole() -> Answer:
-            response = await self._send(method, path, query, body, {})
+            response = await self._send(method, path, query, body, headers)
             return self._answer(response, await collect(response, MAX_BODY), path)
 
         try:

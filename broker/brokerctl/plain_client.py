@@ -37,6 +37,9 @@ input may become 64 MiB before it is counted."""
 
 Query = Mapping[str, str | int | float | Sequence[str]]
 
+NONE: Mapping[str, str] = {}
+"""No further headers."""
+
 
 class ApiClient:
     """A client of one broker. ``authorization`` is the field of that name, "" for none. All methods raise `Failure`."""
@@ -67,7 +70,13 @@ class ApiClient:
         return (await self.request(method, path, None, body)).value()
 
     async def request(
-        self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: object = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NONE,
     ) -> Answer:
         """Return the complete answer, whatever its status. ``path`` is percent-encoded. ``timeout`` replaces that of
         the client."""
@@ -224,14 +233,20 @@ class PlainClient(ApiClient):
         self._fields = {**agreed, **self._authorization}
 
     async def request(
-        self, method: str, path: str, query: Query | None = None, body: object = None, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: object = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NONE,
     ) -> Answer:
         """See `ApiClient`."""
         limit = self.timeout if timeout is None else timeout
         end = time.monotonic() + limit
         target = self._parts.path + path + (f"?{urlencode(parameters(query))}" if query else "")
         data = b"" if body is None else msgspec.json.encode(body)
-        fields = {**self._fields, "Connection": "close"}
+        fields = {**self._fields, "Connection": "close", **headers}
         if body is not None:
             fields |= {"Content-Type": "application/json", "Content-Length": str(len(data))}
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

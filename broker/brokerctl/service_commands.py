@@ -29,6 +29,9 @@ RENEWALS = 3
 PATIENCE = 60.0
 """Seconds of one request that waits for a service."""
 
+_TOKEN = re.compile(r"[!-~]+")
+"""An owner token as a header may have it."""
+
 PAUSE = 1.0
 """Seconds between attempts to reach a broker that is awaited."""
 
@@ -210,43 +213,62 @@ def offer(
         raise click.UsageError(f"--meta needs NAME=TEXT, and {wrong[0]!r} has no '='")
     given["meta"] = {name: value for name, _, value in (each.partition("=") for each in pairs)} or None
     body = {"hostport": address, **{key: value for key, value in given.items() if value not in (None, ())}}
-    answer = mapping(session.run(lambda client: _registered(client, path, body)))
     output = session.output
-    if not output.for_people:
-        output.json(answer)
-    else:
+    token: dict[str, str] = {}
+    registered = False
+
+    def tell(answer: Mapping[str, Any]) -> None:
+        if not output.for_people:
+            output.json(answer)
+            return
         until = f"for {given['ttl']:g} s" if once else "until Ctrl-C"
         output.say(f"{name} is offered at {address} {until}, as provider {answer.get('provider')}", "green")
         for each in answer.get("warnings") or ():
             output.note(f"warning: {each}", "yellow")
-    if once:
-        return
+
+    async def offered(client: ApiClient) -> None:
+        nonlocal registered
+        answer = await _registered(client, path, body, token)
+        registered = not once
+        tell(answer)
+        if not once:
+            await _renewed(client, output, path, body, token, given["ttl"] / RENEWALS)
+
     try:
-        session.run(lambda client: _renewed(client, output, path, body, given["ttl"] / RENEWALS))
+        session.run(offered)
     except (Interrupted, KeyboardInterrupt):
-        session.run(lambda client: _withdrawn(client, path))
+        if not registered:
+            raise
+        session.run(lambda client: _withdrawn(client, path, token))
         output.note(f"{name} is withdrawn")
 
 
-async def _registered(client: ApiClient, path: str, body: object) -> Any:
-    return (await client.request("PUT", path, None, body)).value()
+async def _registered(client: ApiClient, path: str, body: object, token: dict[str, str]) -> Mapping[str, Any]:
+    """Register a service. Returns the answer. ``token`` gets the header with the owner token: the address of this host
+    may change."""
+    answer = mapping((await client.request("PUT", path, None, body, headers=token)).value())
+    if isinstance(given := answer.get("owner_token"), str) and _TOKEN.fullmatch(given):
+        token["Owner-Token"] = given
+    return answer
 
 
-async def _withdrawn(client: ApiClient, path: str) -> None:
-    answer = await client.request("DELETE", path)
+async def _withdrawn(client: ApiClient, path: str, token: Mapping[str, str]) -> None:
+    answer = await client.request("DELETE", path, headers=token)
     if answer.status != 404:
         answer.value()
 
 
-async def _renewed(client: ApiClient, output: Output, path: str, body: object, pause: float) -> None:
+async def _renewed(
+    client: ApiClient, output: Output, path: str, body: object, token: dict[str, str], pause: float
+) -> None:
     """Renew a registration for ever. It is repeated if the broker has forgotten it."""
     lost = False
     while True:
         await sleep(client.reactor, pause)
         try:
-            answer = await client.request("POST", f"{path}/renew", None, {})
+            answer = await client.request("POST", f"{path}/renew", None, {}, headers=token)
             if answer.status == 404:
-                await _registered(client, path, body)
+                await _registered(client, path, body, token)
             else:
                 answer.value()
         except Failure as failure:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
+import sys
 
 import pytest
 
+from broker.brokerctl.cli import cli
 from tests.brokerctl.server import Canned, Recorded, Server, ctl, problem
 
 
@@ -125,3 +130,33 @@ def test_a_peer_is_traced(server: Server) -> None:
     assert ctl("--url", server.url, "trace", "--off").exit_code == 2
     server.answer("/v1/trace", {"traces": [{"address": "10.1.2.3", "seconds": 30.0, "lines": 5, "dropped": 0}]})
     assert ctl("--url", server.url, "trace").stdout.splitlines()[1].split() == ["10.1.2.3", "30.0s", "5", "0"]
+
+
+class Pressed(io.StringIO):
+    """An output at whose first line Ctrl-C is pressed."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if written == len(self.getvalue()):
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_offer_is_withdrawn_by_its_owner_token(server: Server, monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+    path = "/v1/services/bank/h:1"
+
+    def renewed(request: Recorded) -> Canned:
+        os.kill(os.getpid(), signal.SIGINT)
+        return Canned({})
+
+    server.answer(path, {"provider": 7, "owner_token": "secret"}, "PUT")
+    server.answer(f"{path}/renew", renewed, "POST")
+    server.answer(path, Canned(None, 204), "DELETE")
+    monkeypatch.setattr(sys, "stdout", Pressed() if early else io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--url", server.url, "offer", "bank", "h:1", "--ttl", "1"])
+    assert ended.value.code == 0
+    methods = ["PUT", "DELETE"] if early else ["PUT", "POST", "DELETE"]
+    assert [each.method for each in server.requests] == methods
+    assert [each.headers.get("owner-token") for each in server.requests] == [None, *["secret"] * (len(methods) - 1)]
