@@ -14,6 +14,8 @@ Rules:
   is withdrawn. A refusal ends it: `Offer.error`.
 - An offer and a watch go on after 429 and 500: the answers to too many requests, and to a fault of the broker.
 - A watch begins with an "up" for each service, and goes on with the differences, over restarts and changes of brokers.
+
+The file is longer than others: offers and watches are in tables of their client, which ends them.
 """
 
 from __future__ import annotations
