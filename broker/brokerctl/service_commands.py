@@ -217,7 +217,7 @@ def offer(
     token: dict[str, str] = {}
     registered = False
 
-    def tell(answer: Mapping[str, Any]) -> None:
+    def show(answer: Mapping[str, Any]) -> None:
         if not output.for_people:
             output.json(answer)
             return
@@ -230,7 +230,7 @@ def offer(
         nonlocal registered
         answer = await _registered(client, path, body, token)
         registered = not once
-        tell(answer)
+        show(answer)
         if not once:
             await _renewed(client, output, path, body, token, given["ttl"] / RENEWALS)
 
