@@ -317,6 +317,7 @@ class Restored:
             self._answers,
             self._protocols,
             self._entries,
+            self._doubled,
         ):
             kept.clear()
         if passing:

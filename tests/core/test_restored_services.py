@@ -289,6 +289,17 @@ def test_who_has_a_lasting_service_is_forgotten_when_it_is_back() -> None:
     assert broker.forgotten == [{1}]
 
 
+def test_after_the_grace_period_services_of_a_broker_that_is_gone_are_replaced() -> None:
+    """Of the first two providers one is restored: the other one must not count as remembered after the period."""
+    broker = Broker(known(1, service(1, "h:1")), known(2, service(2, "h:1")))
+    broker.clock.advance(GRACE)
+    assert broker.forgotten == [{1, 2}]
+    broker.restored.remember(known(3, lasting(3, "h:3")))
+    broker.offer(("bank", "h:3", "tcp"))
+    assert broker.old() == []
+    assert broker.forgotten == [{1, 2}, {3}]
+
+
 def test_what_is_remembered_stays_in_the_store_when_the_broker_stops() -> None:
     broker = Broker(known(1, service(1, "h:1")))
     broker.restored.stop()
