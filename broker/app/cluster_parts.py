@@ -13,8 +13,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import CancelledError, inlineCallbacks
 from twisted.internet.defer import TimeoutError as Timeout
-from twisted.internet.defer import inlineCallbacks
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -222,7 +222,8 @@ class Membership:
 
     @inlineCallbacks
     def join(self) -> Any:
-        """Join the cluster. Fires with True once that is done, and with False if it failed: see ``failed``.
+        """Join the cluster. Fires with True once that is done, with False if it failed (see ``failed``), or if `stop`
+        came first.
 
         Until then the log and the status of the service manager have the reason for the wait.
         """
@@ -237,6 +238,8 @@ class Membership:
             if self._embedded is not None:
                 yield self._embedded.start()
             yield self._cluster.start()
+        except CancelledError:
+            return False
         except ClusterFailed as error:
             self._fenced(error)
             return False

@@ -65,7 +65,8 @@ class Cluster:
 
     def start(self, patience: float = 5.0) -> Deferred[None]:
         """Join the farm. Fires when this broker is a member and its own entries are written; or after ``patience``
-        seconds if etcd cannot be reached and provider ids are in hand. Fails with `ClusterFailed`."""
+        seconds if etcd cannot be reached and provider ids are in hand. Fails with `ClusterFailed`, or with
+        CancelledError if `stop` comes first."""
         return self._sessions.start(patience)
 
     def stop(self, keep: bool) -> Deferred[None]:

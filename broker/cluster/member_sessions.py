@@ -379,10 +379,10 @@ class Sessions:
             running.cancel()
 
     def end_start(self) -> None:
-        """Fail a start that has not ended, after `stop`."""
+        """Cancel a start that has not ended, after `stop`."""
         started, self._started = self._started, None
         if started is not None:
-            started.errback(ClusterFailed("the broker is stopping"))
+            started.cancel()
 
     # sessions
 

@@ -84,14 +84,20 @@ def test_a_broker_without_etcd_waits_with_closed_listeners(tmp_path: Path) -> No
         assert broker.ended() == -signal.SIGTERM
 
 
-def test_a_broker_that_waits_stops_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT), (signal.SIGQUIT, 0)],
+    ids=["SIGTERM", "SIGINT", "SIGQUIT"],
+)
+def test_a_broker_that_waits_stops_in_order(tmp_path: Path, number: signal.Signals, status: int) -> None:
     with Brokers(tmp_path) as brokers:
         brokers.etcd.members[0].stop()
         broker = brokers.launch("a")
         broker.wait_for("joins the farm")
-        broker.process.terminate()
-        assert broker.ended() == -signal.SIGTERM
-        assert not any("Traceback" in line for line in broker.log)
+        broker.signal(number)
+        assert broker.ended() == status
+        broker.wait_for("stopped")
+        assert not any("Traceback" in line or " critical " in line for line in broker.log)
 
 
 def test_a_broker_whose_etcd_goes_away_is_degraded_and_serves(brokers: Brokers) -> None:

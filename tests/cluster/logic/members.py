@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
@@ -148,7 +149,7 @@ class Member:
 
     def _begun(self, result: object) -> None:
         self.started = True
-        if isinstance(result, Failure):
+        if isinstance(result, Failure) and not result.check(CancelledError):
             assert isinstance(result.value, ClusterFailed)
             self.error = result.value
 

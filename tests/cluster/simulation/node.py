@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from broker.cluster import watch_feed
@@ -174,6 +174,8 @@ class Node:
         def started(result: object) -> None:
             if number != self._runs or not self.running:
                 return
+            if isinstance(result, Failure) and result.check(CancelledError):
+                return  # it stops
             if isinstance(result, Failure):
                 assert isinstance(result.value, ClusterFailed), result
                 self._failed(result.value)
