@@ -15,12 +15,13 @@ from itertools import islice
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.bridge.paths import MEMBER, Path
+from broker.bridge.paths import Path
 from broker.cluster.layout import LOADS_PER_KEY, Loads, loads_value, registration_name, registration_value
 from broker.core.cluster.cluster_interfaces import Registration, key_of
 from broker.core.interfaces import IRegistry
 from broker.core.model import (
     BAD_STATES,
+    BRIDGE_PATH,
     BROKER,
     NOBODY,
     Auth,
@@ -143,7 +144,7 @@ class Exports:
     def _offer(self, service: Service) -> None:
         if service.provider == BROKER or not self._travels(service.name):
             return
-        known = Path.parse((service.meta or {}).get(MEMBER))
+        known = Path.parse((service.meta or {}).get(BRIDGE_PATH))
         if known is None or known.onward(self._here, self._there) is not None:
             self._pending[ident_of(service)] = service
             self._soon(self._flush, GATHER)
@@ -193,14 +194,14 @@ class Exports:
         if named is None:
             return None
         meta = dict(service.meta or {})
-        path = (Path.parse(meta.get(MEMBER)) or Path(str(service.provider))).onward(self._here, self._there)
+        path = (Path.parse(meta.get(BRIDGE_PATH)) or Path(str(service.provider))).onward(self._here, self._there)
         sent = attrs.evolve(
             service,
             auth=None if service.auth is None else Auth(service.auth.mode),
             lasting=False,
             interval=None,
             restored=False,
-            meta={**meta, MEMBER: str(path)},
+            meta={**meta, BRIDGE_PATH: str(path)},
         )
         check = self._registry.check_of(service)
         failing = None

@@ -18,12 +18,12 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.bridge.exports import WIRE
-from broker.bridge.paths import MEMBER, Path
+from broker.bridge.paths import Path
 from broker.cluster import layout
 from broker.config.bridge_settings import BridgeTo
 from broker.core.errors import Malformed, Reason, Refusal, at_limit
 from broker.core.interfaces import IRegistry
-from broker.core.model import FailingService, LoadDetails, Rights, Service
+from broker.core.model import BRIDGE_PATH, FailingService, LoadDetails, Rights, Service
 from broker.core.turns import Turns
 
 MAX_IDENT = 8_192
@@ -167,7 +167,7 @@ class Imports:
         except layout.Foreign as error:
             raise Refusal(Reason.SYNTAX, f"a service is malformed: {error}") from None
         name = source.config.prefix + raw.service.name
-        path = Path.parse((raw.service.meta or {}).get(MEMBER))
+        path = Path.parse((raw.service.meta or {}).get(BRIDGE_PATH))
         objection = "malformed" if path is None else path.objection(self._here, source.config.name, source.config.hops)
         if path is None or objection:
             raise Refusal(Reason.PARAMETER, f"service {name!r} is not taken: {_OBJECTIONS[objection]}")

@@ -14,9 +14,6 @@ import attrs
 
 from broker.config.bridge_settings import MAX_PATH
 
-MEMBER = "elkobroker.path"
-"""Name of the path in the meta of a service."""
-
 HEADER = b"X-Elkobroker-Path"
 """Name of the header of a message, which mc0 and MTL deliver as any of that form."""
 

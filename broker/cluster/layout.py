@@ -133,7 +133,7 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
     doubtful: bool = False
     zone: Text | None = None
     tags: Annotated[tuple[Text, ...], Limits(max_length=MAX_LABELS)] | None = None
-    meta: Annotated[dict[Text, Text], Limits(max_length=MAX_LABELS)] | None = None
+    meta: Annotated[dict[Text, Text], Limits(max_length=MAX_LABELS + 1)] | None = None  # with `BRIDGE_PATH`
 
 
 class RegistrationValue(msgspec.Struct, omit_defaults=True):

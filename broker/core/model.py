@@ -105,6 +105,10 @@ DESCRIPTIONS: Mapping[str, str] = {
 }
 """Meanings of the optional members that describe a service, by the name of the field, and of the member in JSON."""
 
+BRIDGE_PATH = OWN_PREFIX + "path"
+"""Name in the meta of a service that came over a bridge, with its path (`broker.bridge.paths`). It counts towards no
+limit of tags and meta: a service that one site takes crosses to the others."""
+
 MAX_LABELS = 64
 """Limit of the tags of a service, and of the names in its meta. Services of other registries have fewer than 20."""
 
@@ -136,10 +140,12 @@ def check_labels(service: Service) -> None:
     """Raise `Refusal` PARAMETER for too many or too long tags and meta."""
     if not service.tags and not service.meta:
         return
-    texts = [*(service.tags or ()), *(each for pair in (service.meta or {}).items() for each in pair)]
-    if len(service.tags or ()) > MAX_LABELS or len(service.meta or ()) > MAX_LABELS:
+    meta = dict(service.meta or {})
+    path = meta.pop(BRIDGE_PATH, "")
+    texts = [*(service.tags or ()), *(each for pair in meta.items() for each in pair)]
+    if len(service.tags or ()) > MAX_LABELS or len(meta) > MAX_LABELS:
         raise Refusal(Reason.PARAMETER, f"service {service.name!r} has more than {MAX_LABELS} tags or names of meta")
-    if any(len(each) > MAX_TEXT for each in texts):
+    if any(len(each) > MAX_TEXT for each in (path, *texts)):
         raise Refusal(
             Reason.PARAMETER, f"service {service.name!r} has a tag or meta of more than {MAX_TEXT} characters"
         )

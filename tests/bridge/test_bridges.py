@@ -17,7 +17,19 @@ from broker.cluster.links.link_messages import LinkState, Neighbour
 from broker.config.bridge_settings import Bridges as Config
 from broker.config.bridge_settings import BridgeTo
 from broker.core.errors import Malformed
-from broker.core.model import MAX_TOPIC, Auth, Change, Check, CheckState, Kind, PublishedHeaders, Rights, Service
+from broker.core.model import (
+    MAX_LABELS,
+    MAX_TEXT,
+    MAX_TOPIC,
+    Auth,
+    Change,
+    Check,
+    CheckState,
+    Kind,
+    PublishedHeaders,
+    Rights,
+    Service,
+)
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.topics import Topics
@@ -308,6 +320,18 @@ def test_services_that_return_with_other_ids_take_the_places_of_lost_ones(hostpo
         assert missing == []
     row = rig["b"].row("a")
     assert (row["services_in"], row["lost"], row["refused"]) == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"meta": {f"name-{n}": "x" for n in range(MAX_LABELS)}}, {"tags": tuple(c * MAX_TEXT for c in "abcdefgh")}],
+    ids=["names", "characters"],
+)
+def test_a_service_with_as_many_labels_as_are_permitted_crosses(labels: dict[str, Any]) -> None:
+    rig = Rig("ab", "bc", hops=2)
+    rig["a"].offer("bank", **labels)
+    rig.wait()
+    assert "bank" in rig["c"].found(), rig["b"].row("a")
 
 
 def test_many_services_are_worked_off_in_slices() -> None:
