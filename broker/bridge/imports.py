@@ -252,13 +252,15 @@ class Imports:
 
     def _show(self, origin: Origin, route: Route) -> None:
         source = route.source
-        provider = self._registry.join(route.label, WIRE, source.address)
+        provider = None
         try:
+            provider = self._registry.join(route.label, WIRE, source.address)
             self._registry.offer([attrs.evolve(route.service, provider=provider)], Rights())
         except Refusal as refusal:
             source.refuse(refusal.text)
             self._shown.pop(origin, None)
-            self._registry.leave(provider)
+            if provider is not None:
+                self._registry.leave(provider)
             return
         self._shown[origin] = _Shown(route, provider)
         if route.provider in source.loads:

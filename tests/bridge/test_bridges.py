@@ -16,7 +16,7 @@ from broker.bridge.paths import HEADER, Path, split
 from broker.cluster.links.link_messages import LinkState, Neighbour
 from broker.config.bridge_settings import Bridges as Config
 from broker.config.bridge_settings import BridgeTo
-from broker.core.errors import Malformed
+from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import (
     MAX_LABELS,
     MAX_TEXT,
@@ -95,6 +95,8 @@ class Rig:
         self.clock = Clock()
         self.network = LinksNetwork(self.clock)
         self.ids = count(1)
+        self.without_ids = False
+        """True for brokers that have no provider ids, as members of a cluster whose etcd is away."""
         self.sites = {name: self.site(name, pairs, keys) for name in sorted(set("".join(pairs)))}
         for one, other in [(a, b) for a in self.sites for b in self.sites if a < b and a + b not in pairs]:
             self.network.cut(one, other)
@@ -105,7 +107,7 @@ class Rig:
         others = [pair.replace(name, "") for pair in pairs if name in pair]
         config = Config(name, to=tuple(BridgeTo(other, "key", **{**EVERY, **keys}) for other in others))
         links = self.network._all[name] = SiteLinks(self.network, name)
-        registry = Registry(self.clock, self.ids.__next__, Restored((), 0.0, self.clock, lambda ids: None))
+        registry = Registry(self.clock, self.next_id, Restored((), 0.0, self.clock, lambda ids: None))
         topics = Topics()
         access = AnonymousAccess()
         bridges = Bridges(config, links, registry, topics, access, self.clock, Turns(self.clock), self.clustered)  # type: ignore[arg-type]
@@ -113,6 +115,11 @@ class Rig:
         topics.subscribe(b"t", site, site)
         bridges.start()
         return site
+
+    def next_id(self) -> int:
+        if self.without_ids:
+            raise Refusal(Reason.UNAVAILABLE, "this broker has no provider ids")
+        return next(self.ids)
 
     def wait(self, seconds: float = 2.0) -> None:
         self.clock.pump([0.01] * round(seconds * 100))
@@ -281,6 +288,20 @@ def test_services_and_messages_beyond_the_bounds_are_refused_and_counted() -> No
     assert (rig["a"].row("b")["messages_out"], rig["a"].row("b")["dropped"]) == (3, 2)
     counts = rig["b"].bridges.counts()
     assert (counts["bridges.services_refused"], counts["bridges.messages_in"]) == (2, 3)
+
+
+def test_services_are_refused_and_counted_while_there_are_no_provider_ids() -> None:
+    rig = Rig("ab")
+    for number in range(3):
+        rig["a"].offer(f"bank-{number}")
+    rig.without_ids = True
+    rig.wait()
+    rig.without_ids = False
+    row = rig["b"].row("a")
+    assert (row["refused"], row["error"]) == (3, "this broker has no provider ids")
+    rig["a"].offer("shop")
+    rig.wait()
+    assert "shop" in rig["b"].found()
 
 
 def test_a_message_that_one_way_has_no_room_for_arrives_by_the_other_one() -> None:
