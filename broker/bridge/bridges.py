@@ -2,7 +2,8 @@
 
 The links are those of `broker.cluster.links`, between this broker and one of each other site. Channels::
 
-    bridge     WANTED, and the services that the sender receives and the topics, as JSON; the messages of `exports`
+    bridge     WANTED, and the services that the sender receives and the topics, as JSON; AGAIN, to which all services
+               are the answer; the messages of `exports`
     messages   topic, path, tail, number of headers in decimal digits, headers, body
 
 Rules:
@@ -52,7 +53,7 @@ LISTENER = "bridges"
 STATE, MESSAGES = "bridge", "messages"
 """Names of the channels."""
 
-WANTED = b"WANTED"
+WANTED, AGAIN = b"WANTED", b"AGAIN"
 
 MAX_WANTED = 100
 """Patterns of services, and of topics, that the other side may state."""
@@ -101,7 +102,7 @@ class Bridge:
         self._topics: dict[bytes, bool] = {}
         now = bridges.clock.seconds()
         self._sent_rate, self._received_rate = Bucket(config.rate, now), Bucket(config.rate, now)
-        self.source = Source(config, self._may_offer)
+        self.source = Source(config, self._may_offer, lambda: self._send_state([AGAIN]))
         self.exports = Exports(
             bridges.site, config.name, bridges.registry, bridges.clock, self._travels, self._send_state
         )
@@ -133,6 +134,8 @@ class Bridge:
         word, imports = bytes(frames[0]) if frames else b"", self._bridges.imports
         if word == WANTED and len(frames) > 1:
             self._take_wanted(bytes(frames[1]))
+        elif word == AGAIN:
+            self.exports.repeat()
         elif word == exports.SERVICES:
             imports.take(self.source, frames[1:])
         elif word == exports.GONE:

@@ -99,8 +99,13 @@ class Exports:
         """Send all services, then the changes."""
         self.end()
         self._open = True
-        self._unread = iter(self._registry.ids())
-        self._soon(self._read, 0)
+        self.repeat()
+
+    def repeat(self) -> None:
+        """Send all services again, beside the changes. No-op before `begin`."""
+        if self._open:
+            self._unread = iter(self._registry.ids())
+            self._soon(self._read, 0)
 
     def _read(self) -> None:
         """Offer the services of some more providers, from a list of those that were there at the start."""
@@ -109,6 +114,9 @@ class Exports:
         for provider in some:
             for service in self._registry.services_of(provider):
                 self._offer(service)
+            known = self._registry.provider(provider) if provider in self._providers else None
+            if known is not None:  # a repetition: the other side may have ignored its load with its services
+                self.loaded(provider, known.load, known.details)
         if some:
             self._soon(self._read, 0)
 

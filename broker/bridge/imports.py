@@ -6,6 +6,8 @@ Rules:
 - The routes of a bridge whose link has ended are *lost*: what is registered by one is doubtful, and gone after the time
   `keep` of the bridge. A link that opens again refreshes the routes that it brings; the others go after that time, or
   as soon as a new one needs their place: after a restart of the neighbour the same services have other idents.
+- Refused services are not in the table. If the reason may pass, as a limit or a lack of provider ids, the neighbour is
+  asked for all services again after `ASK_AFTER`, once there is room.
 - Changes of routes are worked off in slices, so that a link with thousands of services stops nothing else.
 """
 
@@ -28,6 +30,12 @@ from broker.core.turns import Turns
 
 MAX_IDENT = 8_192
 """Bytes of an ident: escaped name, protocol and address."""
+
+ASK_AFTER = 10.0
+"""Seconds until the neighbour is asked for services that were refused."""
+
+PASSING = (Reason.LIMIT, Reason.UNAVAILABLE)
+"""Reasons of refusals that may pass."""
 
 Origin = tuple[str, str, str, str]
 """First site of a path; name, protocol and address of the service here. It outlasts a restart of the provider."""
@@ -55,10 +63,11 @@ class Route:
 @attrs.define(eq=False)
 class Source:
     """The received services of one bridge. ``refused`` counts those that were not taken, ``error`` is the last
-    reason."""
+    reason. ``ask`` asks the neighbour for all services."""
 
     config: BridgeTo
     may_offer: Callable[[str], bool]
+    ask: Callable[[], object]
     address: str = ""
     routes: dict[bytes, Route] = attrs.field(factory=dict)
     lost: set[bytes] = attrs.field(factory=set)
@@ -68,11 +77,6 @@ class Source:
     expiry: IDelayedCall | None = None
     refused: int = 0
     error: str = ""
-
-    def refuse(self, why: str) -> None:
-        """Count a service that is not taken."""
-        self.refused += 1
-        self.error = why
 
     def is_lost(self, route: Route) -> bool:
         """Return True if the link of a route has ended since the neighbour sent it."""
@@ -100,6 +104,8 @@ class Imports:
         # Taken from the front: a plain dict skips all that was taken before, each time.
         self._dirty: OrderedDict[Origin, str] = OrderedDict()
         """Services to settle, with the reason for the end of one without a route."""
+        self._asking: dict[Source, IDelayedCall] = {}
+        """The bridges over which services were refused for a reason that may pass."""
         self._timer: IDelayedCall | None = None
 
     def take(self, source: Source, frames: Sequence[bytes]) -> None:
@@ -112,7 +118,7 @@ class Imports:
                 route = self._route(source, bytes(ident), bytes(value))
                 self._make_room(source, route.origin)
             except Refusal as refusal:
-                source.refuse(refusal.text)
+                self._refuse(source, refusal)
                 continue
             source.routes[route.ident] = route
             source.providers.setdefault(route.provider, {})[route.ident] = route
@@ -138,6 +144,9 @@ class Imports:
 
     def lose(self, source: Source) -> None:
         """Handle the end of the link: all services are doubtful, and go after a while."""
+        asking = self._asking.pop(source, None)
+        if asking is not None:
+            asking.cancel()
         source.lost.update(source.routes)
         for route in source.routes.values():
             self._settle_soon(route.origin)
@@ -151,9 +160,27 @@ class Imports:
 
     def stop(self) -> None:
         """Change nothing any more."""
+        for asking in self._asking.values():
+            asking.cancel()
+        self._asking.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _refuse(self, source: Source, refusal: Refusal) -> None:
+        """Count a service that is not taken."""
+        source.refused += 1
+        source.error = refusal.text
+        if refusal.reason in PASSING and source not in self._asking:
+            self._asking[source] = self._clock.callLater(ASK_AFTER, self._ask, source)
+
+    def _ask(self, source: Source) -> None:
+        """Ask for services that were refused, once there is room."""
+        if len(source.routes) < source.config.services:
+            del self._asking[source]
+            source.ask()
+        else:
+            self._asking[source] = self._clock.callLater(ASK_AFTER, self._ask, source)
 
     def _expire(self, source: Source) -> None:
         source.expiry = None
@@ -257,10 +284,11 @@ class Imports:
             provider = self._registry.join(route.label, WIRE, source.address)
             self._registry.offer([attrs.evolve(route.service, provider=provider)], Rights())
         except Refusal as refusal:
-            source.refuse(refusal.text)
+            self._refuse(source, refusal)
             self._shown.pop(origin, None)
             if provider is not None:
                 self._registry.leave(provider)
+            self._remove(source, route.ident)
             return
         self._shown[origin] = _Shown(route, provider)
         if route.provider in source.loads:

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 
 from broker.access.rights import AnonymousAccess
 from broker.bridge.bridges import Bridges
+from broker.bridge.imports import ASK_AFTER
 from broker.bridge.paths import HEADER, Path, split
 from broker.cluster.links.link_messages import LinkState, Neighbour
 from broker.config.bridge_settings import Bridges as Config
@@ -290,6 +291,28 @@ def test_services_and_messages_beyond_the_bounds_are_refused_and_counted() -> No
     assert (counts["bridges.services_refused"], counts["bridges.messages_in"]) == (2, 3)
 
 
+def test_a_refused_service_is_taken_once_there_is_room() -> None:
+    rig = Rig("ab", services=2)
+    ids = [rig["a"].offer(f"bank-{number}") for number in range(4)]
+    rig["a"].registry.load(ids[2], 4.5)
+    rig.wait(2 * ASK_AFTER)
+    before = rig["b"].found()
+    assert (list(before), rig["b"].row("a")["refused"]) == (["bank-0", "bank-1"], 2)
+    rig["a"].registry.leave(ids[0])
+    rig.wait(ASK_AFTER)
+    now = rig["b"].found()
+    assert sorted(now) == ["bank-1", "bank-2"]
+    assert now["bank-1"] == before["bank-1"], "what was taken stays"
+    rig.wait()
+    assert rig["b"].registry.load_of(now["bank-2"].provider) == 4.5
+    rig["a"].registry.leave(ids[1])
+    rig["a"].registry.leave(ids[2])
+    rig.wait(2 * ASK_AFTER)
+    assert list(rig["b"].found()) == ["bank-3"]
+    assert rig["b"].row("a")["refused"] == 3
+    rig["b"].bridges.stop()
+
+
 def test_services_are_refused_and_counted_while_there_are_no_provider_ids() -> None:
     rig = Rig("ab")
     for number in range(3):
@@ -302,6 +325,8 @@ def test_services_are_refused_and_counted_while_there_are_no_provider_ids() -> N
     rig["a"].offer("shop")
     rig.wait()
     assert "shop" in rig["b"].found()
+    rig.wait(ASK_AFTER)
+    assert sorted(rig["b"].found()) == ["bank-0", "bank-1", "bank-2", "shop"]
 
 
 def test_a_message_that_one_way_has_no_room_for_arrives_by_the_other_one() -> None:
