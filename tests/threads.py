@@ -40,6 +40,12 @@ class Thread:
         """The oldest job fails without having done anything."""
         self.jobs.pop(0)[0].errback(error)
 
+    def doubt(self, error: Exception) -> None:
+        """The oldest job is done, and fails nevertheless."""
+        result, function, arguments = self.jobs.pop(0)
+        function(*arguments)
+        result.errback(error)
+
 
 class TimedThread:
     """As `broker.core.worker.TimedThread`: calls that are due by the clock are jobs of ``thread``, whose progress the

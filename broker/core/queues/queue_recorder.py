@@ -15,8 +15,8 @@ Rules:
 - A message that a reader has confirmed counts as safe, whatever happens to the disk.
 - A queue that another broker has taken (`Fenced`) is reported to ``fenced``, and the rest of the transaction is written
   next. Nothing more is written of a queue that was given up; its authors get negative confirms.
-- Rows whose transaction has an unknown outcome are deleted again by a later one, since their authors got negative
-  confirms.
+- Rows whose transaction has an unknown outcome are deleted again by a later one if their authors got negative
+  confirms, or if their messages are removed before they are written again.
 
 The file is longer than others: the rules above concern one transaction at a time.
 """
@@ -112,6 +112,8 @@ class QueueRecorder:
         one: the dead letter that replaces a message is not newer, and has to be written before the removal."""
         self._queues: dict[int, tuple[int, str, str]] = {}
         """Queues that are not in the store yet."""
+        self._doubtful: set[tuple[int, int]] = set()
+        """Messages that wait to be written again, and are perhaps in the store, by number of the queue and order."""
         self._queues_gone: list[int] = []
         self._numbered: dict[int, Queue] = {}
         """Queues that were numbered in this run, by number."""
@@ -157,7 +159,9 @@ class QueueRecorder:
 
     def remove(self, message: Message) -> None:
         """See `MessageKeeper`."""
-        if message.kept == KEPT and message.queue.number:
+        key = (message.queue.number, message.order)
+        if (message.kept == KEPT and message.queue.number) or key in self._doubtful:
+            self._doubtful.discard(key)
             self._take_away(message)
             self._schedule()
         # Of the others, a waiting one will not be written, and one that is being written is examined afterwards.
@@ -212,6 +216,7 @@ class QueueRecorder:
         over = self._given_up
         self._counts = {key: count for key, count in self._counts.items() if key[0] not in over}
         self._gone = [each for each in self._gone if each[0] not in over]
+        self._doubtful = {each for each in self._doubtful if each[0] not in over}
         self._queues_gone = [number for number in self._queues_gone if number not in over]
 
     def flush(self) -> Deferred[None]:
@@ -348,6 +353,8 @@ class QueueRecorder:
         self.batches += 1
         for number, _, _ in batch.queues:
             self._queues.pop(number, None)
+        if self._doubtful:
+            self._doubtful.difference_update((number, order) for order, number, *_ in batch.rows)
         for message, _, _ in gathered:
             if message.kept == WRITING:
                 message.kept = KEPT
@@ -373,8 +380,14 @@ class QueueRecorder:
         self._gave_up = self._stopped is not None
         self.takes = False
         if failure.check(OutcomeUnknown):
-            refused = {(message.queue.number, message.order) for message, author, _ in gathered if author is not None}
-            self._gone += [(number, order, 0) for order, number, *_ in batch.rows if (number, order) in refused]
+            rows = {(number, order): None for order, number, *_ in batch.rows}
+            over = {
+                (message.queue.number, message.order)
+                for message, author, _ in gathered
+                if author is not None or message.state == GONE
+            }
+            self._gone += [(*key, 0) for key in rows if key in over]
+            self._doubtful |= rows.keys() - over
         self._keep_to_own()
         gathered = gathered + self._gathered
         self._gathered = [

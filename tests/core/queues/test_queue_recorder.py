@@ -25,7 +25,7 @@ from broker.core.database import StateUnusable
 from broker.core.disk import RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
 from broker.core.queues import queue_recorder
-from broker.core.queues.queue_interfaces import RestoredMessage
+from broker.core.queues.queue_interfaces import OutcomeUnknown, RestoredMessage
 from broker.core.queues.queue_messages import DUPLICATES_FOR, OVERHEAD, RESTORED, Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS, FEW_MESSAGES, FOLLOW_SECONDS
 from broker.core.queues.queues import Queues
@@ -546,6 +546,29 @@ def test_what_a_reader_has_confirmed_is_safe_whatever_the_disk_does(farm: Durabl
     farm.confirm(worker)
     farm.thread.fail(FULL)
     assert (farm.author.safe, farm.author.lost) == ([b"1", b"2"], [b"3"])
+
+
+@pytest.mark.parametrize("when", ["meanwhile", "afterwards", "after another failure"])
+def test_a_dead_letter_that_was_perhaps_written_does_not_come_back_once_confirmed(farm: DurableFarm, when: str) -> None:
+    worker, grave = Worker(), Worker()
+    farm.consume(worker)
+    farm.send(b"1")
+    farm.commit()
+    farm.reject(worker)
+    farm.consume(grave, "q.dead")
+    farm.clock.advance(COMMIT_SECONDS)
+    if when == "meanwhile":
+        farm.confirm(grave)
+    farm.thread.doubt(OutcomeUnknown("the connection was lost"))
+    if when == "after another failure":
+        farm.clock.advance(RETRY_SECONDS)
+        farm.thread.fail(FULL)
+    if when != "meanwhile":
+        farm.confirm(grave)
+    farm.clock.advance(RETRY_SECONDS_MOST)
+    farm.commit()
+    farm.commit()
+    assert farm.stored() == []
 
 
 def test_what_is_set_aside_is_taken_back_too(farm: DurableFarm) -> None:
