@@ -117,6 +117,10 @@ STEP = 50
 rules it is all of them."""
 
 
+_NONE: tuple[int, Service | None] = 0, None
+"""None of the services of a provider is supervised."""
+
+
 class _CheckedService:
     """One service of the registry as a subject."""
 
@@ -152,9 +156,9 @@ class RegisteredChecks:
         self._turns = turns
         self._begin_after = begin_after
         # Taken from the front: a plain dict skips all that was taken before, each time.
-        self._due: OrderedDict[int, int] = OrderedDict()
+        self._due: OrderedDict[int, tuple[int, Service | None]] = OrderedDict()
         """Providers with services that are not supervised yet, or not by the present rules, and some that have left.
-        Each has the number of its services, from the first one, that are."""
+        Each has the number of its services, from the first one, that are, and the last one of these."""
         self._looking: IDelayedCall | None = None
         self._providers: dict[int, dict[int, _CheckedService]] = {}
         """By provider and the `id` of the service, which is kept alive by the entry."""
@@ -169,7 +173,7 @@ class RegisteredChecks:
     def use(self, settings: CheckSettings) -> None:
         """Apply other settings: to the first services at once, to all others in the next turns."""
         self._schedule.use(settings)
-        self._due.update(dict.fromkeys(self._registry.ids(), 0))
+        self._due.update(dict.fromkeys(self._registry.ids(), _NONE))
         if self._looking is not None:
             self._looking.cancel()
         self._look()
@@ -189,12 +193,12 @@ class RegisteredChecks:
 
     def _changed(self, change: Change) -> None:
         if change.kind is Kind.OFFERED:
-            self._due.setdefault(change.provider, 0)
+            self._due.setdefault(change.provider, _NONE)
             if self._looking is None:
                 self._looking = self._clock.callLater(self._begin_after, self._look)
         elif change.kind is Kind.WITHDRAWN:
             if change.provider in self._due:
-                self._due[change.provider] = 0  # the others have moved up
+                self._due[change.provider] = _NONE  # the others have moved up
             if change.provider in self._providers:
                 self._drop(change.provider, id(change.subject))
         else:
@@ -205,21 +209,24 @@ class RegisteredChecks:
         """Supervise the next services that are due, as far as they are still offered, by the present rules."""
         with self._turns:
             while self._due:
-                self._look_at(*self._due.popitem(last=False))
+                number, done = self._due.popitem(last=False)
+                self._look_at(number, *done)
                 if self._turns.over():
                     break
         self._looking = self._clock.callLater(0, self._look) if self._due else None
 
-    def _look_at(self, number: int, done: int) -> None:
-        """Supervise the next services of a provider, from the place ``done`` on."""
+    def _look_at(self, number: int, done: int, last: Service | None) -> None:
+        """Supervise the next services of a provider, from the place ``done`` on, before which ``last`` was."""
         provider = self._registry.provider(number)
         if provider is None or provider.broker:
             return
+        if last is not None and last not in provider.services[done - 1 : done]:
+            done = 0  # one came in before it, as one does that another member had for a while
         checked = self._providers.get(number, {})
         services = provider.services[done : done + STEP]
         done += len(services)
         if done < len(provider.services):
-            self._due[number] = done
+            self._due[number] = done, services[-1]
             self._due.move_to_end(number, last=False)
         local = is_local(provider.address)
         for service in services:

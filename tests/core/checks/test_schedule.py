@@ -15,8 +15,10 @@ from broker.config.checks_settings import Checks
 from broker.core.checks.check_rules import GIVE_UP, CheckKind, CheckRule, CheckSettings, Outcome, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.checks.registered_checks import STEP, RegisteredChecks
+from broker.core.cluster.cluster_interfaces import Registration, key_of
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.liveness import Leases
-from broker.core.model import CheckState, Policy, Rights, Service
+from broker.core.model import NOBODY, CheckState, Policy, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 from broker.core.turns import SHARE, Turns
@@ -65,11 +67,13 @@ class Rig:
     begin_after = 0.0
     """Seconds from an offer to the supervision."""
 
+    make: Callable[..., Registry] = Registry
+
     def __init__(self, *rules: CheckRule, **settings: Any) -> None:
         self.clock = TickingClock()
         self.leases = Leases(self.clock)
         self.asker = RecordingAsker(self.clock)
-        self.registry = Registry(self.clock, count(1).__next__, Restored((), 0.0, self.clock, lambda ids: None))
+        self.registry = self.make(self.clock, count(1).__next__, Restored((), 0.0, self.clock, lambda ids: None))
         self.settings = CheckSettings(rules, **settings)
         self.schedule = Schedule(self.clock, self.leases, self.asker, lambda: 0.5, self.settings)
         self.checks = RegisteredChecks(
@@ -368,6 +372,33 @@ def test_services_that_move_up_before_their_turn_are_supervised():
     rig.clock.advance(rig.begin_after)
     assert before == [None]
     assert {rig.state(service) for service in services[20:]} == {"untested"}
+
+
+def test_a_service_that_returns_to_its_place_among_those_that_had_their_turn_is_supervised():
+    """As one does that another broker of the cluster had for a while."""
+
+    class MemberRig(LaterRig):
+        make = ClusterRegistry
+
+    rig = MemberRig(PING)
+    services = rig.offer(*(f"inn-{n}" for n in range(STEP + 10)))
+    registry = rig.registry
+    assert isinstance(registry, ClusterRegistry)
+    key = key_of("elko", services[0], NOBODY)
+    theirs = Provider(1_000, "p", "elko", "", 0.0, 0.0, (), broker="b")
+    there = Registration(key, theirs, attrs.evolve(services[0], provider=1_000), 0)
+    registry.mirror([there], superseded=[key])
+    rig.clock.tick = SHARE
+    before: list[str | None] = []
+
+    def give_back() -> None:
+        before.extend((rig.state(services[STEP]), rig.state(services[-1])))
+        registry.mirror(gone=[(key, "left")])
+
+    rig.clock.callLater(rig.begin_after, give_back)  # between the first part and the rest
+    rig.clock.advance(rig.begin_after)
+    assert before == ["untested", None]
+    assert {rig.state(service) for service in services} == {"untested"}
 
 
 def test_nothing_is_supervised_after_the_stop():
