@@ -109,6 +109,7 @@ class EmbeddedEtcd:
     @inlineCallbacks
     def start(self) -> Any:
         """Start the member. Fires when it has been started, which does not mean that it serves."""
+        self._again = None
         try:
             yield self._in_thread(prepare, self._directory)
         except OSError as error:
@@ -131,7 +132,6 @@ class EmbeddedEtcd:
         return None if self._child is None else self._child.end(ENDS_WITHIN)
 
     def _spawn(self) -> None:
-        self._again = None
         self._started = self._clock.seconds()
         try:
             self._child = self._programs.keep("etcd", self._command, self._has_ended)
@@ -156,7 +156,8 @@ class EmbeddedEtcd:
         self._trouble = why
         self.log.warn("the embedded etcd {why}; it is started again in {pause:.0f} s", why=why, pause=pause)
         if not self._ending:
-            self._again = self._clock.callLater(pause, self._spawn)
+            # With its preparation, which may have failed: a member that is left has to end first.
+            self._again = self._clock.callLater(pause, self.start)
 
 
 @blocking

@@ -122,6 +122,27 @@ def test_a_member_that_cannot_run_is_a_reason_of_the_state(machines: Machines, t
     assert "the broker c is missing since" in str(a.degraded())
 
 
+def test_a_member_that_is_left_is_replaced_also_if_its_directory_cannot_be_used_at_first(
+    machines: Machines, tmp_path: Path
+) -> None:
+    del machines.members[1:]
+    a = machines.start("a")
+    a.wait_for("console on")
+    left = machines.pid("a")
+    a.process.kill()
+    a.process.wait()
+    state = tmp_path / "a" / "state"
+    (state / "etcd").rename(state / "away")
+    (state / "etcd").touch()  # as a link to a disk that is not mounted yet
+    back = machines.start("a")
+    back.wait_for("etcd cannot be used: .* it is started again in 1 s")
+    (state / "etcd").unlink()
+    (state / "away").rename(state / "etcd")
+    until(lambda: not runs(left), "the former member has ended")
+    until(lambda: not back.degraded(), "the new one serves")
+    assert machines.pid("a") != left
+
+
 @pytest.mark.long
 def test_a_machine_that_lost_its_data_joins_again(machines: Machines, tmp_path: Path) -> None:
     for name in "abc":
