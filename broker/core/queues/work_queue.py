@@ -134,14 +134,16 @@ class Queue:
         token: Any = None,
         payer: str = "",
         delay: float = 0.0,
+        death: Death | None = None,
+        count: int = 0,
     ) -> bool:
         """Queue a message. Returns True if it is as safe as it gets; if False, ``author`` is notified of ``token``
         later.
 
         ``body`` is bytes, or an object with a length that can be turned into bytes. ``ttl`` is in seconds, and so is
         ``delay``, before which it is not delivered. ``id`` is the message id of ``user``; ``payer`` the address that
-        the message counts for. Raises `Refusal`: LIMIT if the message cannot be taken now, PARAMETER if it never can
-        be.
+        the message counts for. ``death`` and ``count``, its deliveries, are those of a message from another store.
+        Raises `Refusal`: LIMIT if the message cannot be taken now, PARAMETER if it never can be.
         """
         queues = self._queues
         settings = self.settings
@@ -161,7 +163,8 @@ class Queue:
         deadline, due = inf, queues.leases.now + max(0.0, delay)
         if ttl is not None or settings.ttl is not None:
             deadline = due + min(each for each in (ttl, settings.ttl) if each is not None)
-        message = Message(self, queues.next_order(), head, body, deadline, payer=payer)
+        message = Message(self, queues.next_order(), head, body, deadline, death, payer)
+        message.count = count
         self._add(message, due)
         queues.put += 1
         if keeper is not None:

@@ -128,7 +128,8 @@ class LeftQueues:
                 user, id, due = identity_of(row.head)
                 ttl = None if row.seconds == math.inf else max(0.0, row.seconds)
                 outcome = MessageOutcome()
-                if queue.put(row.head, row.body, ttl, user, id, outcome, row, delay=due - queues.wall()):
+                delay = due - queues.wall()
+                if queue.put(row.head, row.body, ttl, user, id, outcome, row, "", delay, row.death, row.count):
                     safe.append(row)
                 else:
                     written.append((row, outcome.known))

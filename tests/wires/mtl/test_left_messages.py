@@ -8,8 +8,12 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.queues.queue_interfaces import Batch
+from broker.core.queues.queue_messages import Death
 from broker.core.queues.sqlite_store import DATABASE, QueueStore
+from broker.wires.mtl.codec.data_messages import make_tail
 from broker.wires.mtl.durable_queues import NAMED, LeftQueues
+from tests.core.queues.farm import DurableFarm
+from tests.threads import immediately
 
 NOW = 1_000_000.0
 
@@ -39,6 +43,34 @@ def test_they_are_logged_and_degrade_the_broker(tmp_path: Path) -> None:
     assert str(tmp_path) in left
     assert len(events) == 1
     assert left_behind(str(tmp_path), NOW) == left
+
+
+class Here:
+    """Ownership of a broker that has all queues."""
+
+    def require(self, space: str, name: str) -> None:
+        return None
+
+
+def test_messages_that_are_moved_keep_their_deaths_and_deliveries(tmp_path: Path) -> None:
+    former = QueueStore(str(tmp_path / "former"))
+    former.open(NOW)
+    tail = make_tail("q")
+    rows = [(1, 1, 2, None, None, tail, b"1"), (2, 2, 3, None, Death.REJECTED, tail, b"2")]
+    former.write(Batch([(1, "/", "q"), (2, "/", "q.dead")], rows, [], [], []))
+    former.close()
+    farm = DurableFarm(str(tmp_path / "present"))
+    left = LeftQueues(str(tmp_path / "former"), farm.clock)
+    moving = left.move(farm.queues, Here(), immediately)  # type: ignore[arg-type]
+    told: list[object] = []
+    for _ in range(len(rows)):
+        farm.commit()
+    moving.addCallback(told.append)
+    assert told == [(2, {})]
+    moved = sorted(farm.stored(), key=lambda each: each.body)
+    assert [(each.name, each.count, each.death) for each in moved] == [("q", 2, None), ("q.dead", 3, Death.REJECTED)]
+    assert left.trouble == ""
+    farm.store.close()
 
 
 def test_a_directory_without_messages_has_none(tmp_path: Path) -> None:
