@@ -654,6 +654,8 @@ class Daemon(TwistedService):
         self.plan.stop()
         if self.console is not None:
             self.console.stop_listening()
+        if self.bridges is not None:
+            self.bridges.abandon()
         self.wires.abandon()
         if self.journal is not None:
             self.journal.abandon()

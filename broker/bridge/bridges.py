@@ -325,6 +325,10 @@ class Bridges:
         self.imports.stop()
         return self.links.stop()
 
+    def abandon(self) -> None:
+        """Release the listener without the reactor: the start failed."""
+        self.links.unbind()
+
     # the links
 
     def up(self, name: str) -> None:

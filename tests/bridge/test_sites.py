@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,11 +16,14 @@ from broker.address_faults import address_fault
 from tests.bridge.sites import EVERY, Site, bridge
 from tests.brokerctl.server import ctl
 from tests.cluster.real_etcd import Etcd
+from tests.integration.configurations import ROUTERS, listener
 from tests.integration.http_api import ask
 from tests.integration.mc0_clients import clients_of
 from tests.integration.mtl_peers import peers_of
 from tests.integration.test_console_blocks import as_shown
+from tests.net.process import script
 from tests.patience import PATIENCE, until
+from tests.ports import free_port
 
 ANYBODY = '[[rights]]\nusers = ["anonymous"]\noperations = ["*"]\nlisteners = ["http", "elko*", "mc0", "mtl", "dbp"]\n'
 """Everything for peers without a user, but not over bridges."""
@@ -269,3 +273,44 @@ def test_a_wrong_key_and_a_program_that_is_no_broker_are_shown(west: Site, east:
     assert degraded["bridge west"] == why
     west.daemon.wait_for("this client key is not allowed")
     assert "bank" not in east.services()
+
+
+PROGRAM = """
+import socket, sys
+from contextlib import closing
+from twisted.internet import epollreactor
+epollreactor.install()
+from twisted.internet import reactor
+from broker.app.daemon import StartFailed
+from broker.tap import Options, makeService
+options = Options()
+options.parent = {"nodaemon": True}
+options.parseOptions(sys.argv[2:])
+try:
+    makeService(options).startService()
+except StartFailed as error:
+    print("failed:", error)
+
+def look():
+    with closing(socket.socket()) as peer:
+        print("listens:", not peer.connect_ex(("127.0.0.1", int(sys.argv[1]))))
+    reactor.stop()
+
+reactor.callLater(0.1, look)
+reactor.run()
+"""
+"""A program around the daemon, which goes on after a failed start."""
+
+
+def test_a_failed_start_leaves_no_listener_of_bridges(west: Site, east: Site, tmp_path: Path) -> None:
+    path, port = west.folder / "elkobroker.toml", free_port()
+    path.write_text(
+        f"[broker]\nstrict_listeners = true\n[http]\nenabled = false\n{ROUTERS}{listener('main')}"
+        f'[bridges]\nsite = "west"\nsecret_key_file = "west.private"\nlisten = "tcp://127.0.0.1:{port}"\n{bridge(east)}'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        console = str(taken.getsockname()[1])
+        options = "--config", str(path), "--state", str(tmp_path / "state"), "--console-port", console
+        told = script(PROGRAM, str(port), *options)
+    assert f"failed: console: cannot listen on 127.0.0.1:{console}" in told
+    assert "listens: False" in told
