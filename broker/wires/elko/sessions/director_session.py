@@ -40,8 +40,8 @@ from broker.wires.elko.sessions.session import (
     COMMON,
     ElkoSession,
     ObjectTables,
-    Operation,
     OperationRoles,
+    Operations,
     administering,
     viewing,
 )
@@ -263,6 +263,9 @@ class DirectorSession(ElkoSession):
             self._objects = _NOTHING
         else:
             self._peer.close()
+
+    def _ignore(self, message: object) -> None:
+        """Ignore a message behind "disconnect"."""
 
     # Any role
 
@@ -592,6 +595,7 @@ _OBJECTS = ObjectTables(
     {"director": "user", "provider": "provider", "session": "provider", "admin": "admin"},
     answers_as={"session": "provider"},
 )
-_IGNORE: Operation = DirectorSession._pong
-_NOTHING = {name: dict.fromkeys(operations, _IGNORE) for name, operations in _OBJECTS.all.items()}
+_NOTHING: dict[str, Operations] = {
+    name: dict.fromkeys(operations, DirectorSession._ignore) for name, operations in _OBJECTS.all.items()
+}
 """Operations of a peer that has sent "disconnect" and still awaits its answers: all messages are ignored."""

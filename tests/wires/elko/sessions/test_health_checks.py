@@ -9,10 +9,12 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import maybeDeferred
 
 from broker.core.checks.check_rules import CheckKind, CheckRule, CheckSettings, Outcome, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.director.director_interfaces import DirectorSettings
+from broker.core.director.farm_record import RecordedServer, encode
 from broker.core.liveness import Leases
 from broker.core.model import Policy
 from broker.wires.elko.server_checks import ServerChecks
@@ -240,6 +242,24 @@ def test_a_server_that_knows_no_ping_is_chosen() -> None:
     farm.server("one")
     farm.run(200)
     assert hostport(reserve(farm.user(), "context-a")) == "one:9000"
+
+
+def test_messages_of_a_server_that_has_said_disconnect_are_ignored(tmp_path: Path) -> None:
+    farm = CheckedFarm()
+    recorded = RecordedServer("two", {"tcp": "two:9000"}, {"context": False}, ("context-a",))
+    path = tmp_path / "director.json"
+    path.write_bytes(encode([recorded], farm.clock.seconds()))
+    farm.director.keep_record(farm.clock, maybeDeferred, str(path), 60.0)
+    one = farm.server("one")
+    farm.run(11)
+    assert [message["op"] for message in one.take()] == ["ping"]
+    one.say("provider", "reserve", protocol="tcp", context="context-a")
+    one.say("provider", "disconnect")
+    one.say("provider", "load", factor=0.5)
+    one.say("provider", "pong", tag="check-1")
+    assert (one.take(), one.reasons, one.closed) == ([], [], False)
+    farm.run(60)
+    assert ([message["op"] for message in one.take()], one.closed) == (["reserve"], True)
 
 
 def test_connections_are_checked_at_the_reported_address() -> None:
