@@ -457,3 +457,4 @@ class Router(ConnectionFactory):
     def _replace(self, older: RouterPeer) -> None:
         """Close a connection whose identity was taken over."""
         older.refuse(Refusal(Reason.REPLACED, "another connection of the same peer took over its identity"))
+        self.left(older)  # one that is being cut, since it does not read, leaves only in a later turn

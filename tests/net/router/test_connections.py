@@ -10,6 +10,7 @@ from broker.core.errors import Reason
 from broker.core.place_table import CLOSING
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.peer_interfaces import Sender, Sent
+from broker.net.router.router_peer import RouterPeer
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers
 from tests.net.waiting import there_are, turn, until
 from tests.net.zmtp_peers import greeting, message, ready
@@ -225,6 +226,25 @@ class Takeover(Rig):
         self.assertEqual(server.ends, [1])
         new.close()
         await until(lambda: server.ends == [1, 2])
+
+    async def test_a_newcomer_replaces_a_connection_that_is_being_cut(self) -> None:
+        server = self.serve()
+        old = await self.known(server, b"same")
+        [cut] = server.router.connections
+        let_in, told = server.router.let_in, []
+
+        def cut_before(peer: RouterPeer, identity: bytes) -> bool:
+            cut.not_reading()
+            let_in(peer, identity)
+            told.extend(server.ends)
+            return True
+
+        self.patch(server.router, "let_in", cut_before)
+        await self.known(server, b"same")
+        self.assertEqual(told, [1], "it ends before the first message of the next one")
+        await old.wait_closed()
+        self.assertEqual(server.ends, [1])
+        self.assertIs(server.router.send(b"same", [b"x"]), Sent.SENT)
 
     async def test_the_messages_of_a_replaced_connection_that_wait_are_not_received(self) -> None:
         server = self.serve()
