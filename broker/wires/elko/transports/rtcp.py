@@ -424,7 +424,7 @@ class RtcpSocket(Scheduled, Protocol):
 
     def _resume(self, request: wire.Resume) -> None:
         session = self.factory.sessions.get(request.session)
-        if session is None or session.over:
+        if session is None or session.ending:
             self._error(wire.NO_SUCH_SESSION)
             return
         again = session.resume(request.last)

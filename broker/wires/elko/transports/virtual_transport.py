@@ -40,9 +40,10 @@ class VirtualTransport:
         self.reading = True
         self.behind = False
         """True while the peer has unacknowledged output, if the protocol has acknowledgements."""
+        self.ending = False
+        """True once the session is to end, at the latest in the next turn."""
         self.over = False
         self.line: LineProtocol
-        self._ending = False
         self._patience: IDelayedCall | None = None
 
     def begin(self, address: IAddress | None) -> None:
@@ -62,8 +63,8 @@ class VirtualTransport:
 
     def end(self) -> None:
         """End the session in the next turn. Idempotent."""
-        if not self._ending:
-            self._ending = True
+        if not self.ending:
+            self.ending = True
             self.clock.callLater(0, self._end)
 
     def ended(self) -> None:

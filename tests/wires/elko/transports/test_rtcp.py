@@ -256,6 +256,21 @@ def test_a_session_that_the_broker_closes(half_close: bool) -> None:
     rtcp.quiet()
 
 
+def test_a_session_that_is_about_to_end_is_not_resumed(rtcp: Rtcp) -> None:
+    link, session = rtcp.start()
+    link.lose()
+    other = rtcp.connect()
+    [connection] = rtcp.hub.factory.connections
+    connection.close()
+    other.send(f"resume {session} 0\n")
+    assert other.said() == "error noSuchSession\n"
+    other.send("1 0\nsay lost\n\n")
+    rtcp.hub.later()
+    assert other.said() == "error noSession\n"
+    other.lose()
+    rtcp.quiet()
+
+
 def test_the_end_of_input_is_the_end_of_the_connection_only(rtcp: Rtcp) -> None:
     link, session = rtcp.start()
     link.protocol.readConnectionLost()
