@@ -205,10 +205,10 @@ class _File:
 
     def mark_without_users(self, without: bool) -> None:
         """Mark the file as one that has no users on purpose, or remove that mark."""
+        if "nobody" in self._where:  # it may be false, too
+            del self.lines[self._where["nobody"] - 1]
         if without:
             self.lines[:0] = [NOBODY]
-        elif "nobody" in self._where:
-            del self.lines[self._where["nobody"] - 1]
 
     def set(self, index: int, key: str, values: Sequence[str]) -> None:
         """Set an array of a user; an empty one is removed."""

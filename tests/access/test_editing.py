@@ -94,6 +94,9 @@ def test_the_file_says_that_there_is_nobody_while_it_is_so(path: str) -> None:
     editing.add_user(path, "carl")
     assert not directory(path).nobody
     assert set(directory(path).users) == {"carl"}
+    put(Path(path), "nobody = false\n" + Path(path).read_text())
+    editing.remove_user(path, "carl")
+    assert directory(path).nobody
     put(Path(path), "nobody = true\n" + FILE)
     with pytest.raises(BadUsers, match="line 1: nobody is true, and there are users"):
         directory(path)
