@@ -259,6 +259,11 @@ class RouterPeer(StreamConnection):
             self.out.append(reply)
         self.close()
 
+    def evict(self, refusal: Refusal) -> None:
+        """See `StreamConnection`. The connection is cut, so that its end is told in a later turn: a fan-out may be the
+        cause, and goes through the receivers of which an end removes some."""
+        self.not_reading(refusal)
+
     def not_reading(self, refusal: Refusal = NOT_READING) -> None:
         """See `StreamConnection`."""
         self.factory.discarded(self)

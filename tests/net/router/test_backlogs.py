@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 
 import pytest
 
 from broker.core.errors import Reason
+from broker.core.memory_budget import Share
 from broker.net.peer_interfaces import Sent
 from broker.net.router.backlog import ANSWERS, APART, BACKLOG, LARGE
 from tests.net.process import script
@@ -257,6 +259,23 @@ class Backlogs(Rig):
         for name, peer in zip(names, peers, strict=True):
             if name not in missed:
                 self.assertEqual(await peer.receive(), [[body]])
+
+    async def test_no_end_is_told_within_a_fan_out(self) -> None:
+        server = self.serve(all_sizes=7 * MEBIBYTE, high_water=200)
+        slow = await self.known(server, b"slow")
+        [connection] = server.router.connections
+        for end, option in ((connection.transport.socket, SO_SNDBUF), (slow.raw.socket, SO_RCVBUF)):
+            end.setsockopt(SOL_SOCKET, option, 4_096)
+        unfinished = await self.speaker(server, b"unfinished", source="127.0.0.2").shake()
+        unfinished.raw.send(unfinished.encoded(bytes(6 * MEBIBYTE))[:-1])
+        memory = server.router.memory
+        await until(lambda: not unfinished.raw.unsent and memory.shares()[Share.INPUT] > 5 * MEBIBYTE)
+        # The bytes that wait for a peer count once it blocks: at the write of its long queue, before the next message.
+        for _ in range(201):
+            server.router.send_all([To(b"slow")], [bytes(20_000)], 1.0)
+        self.assertEqual((memory.evicted, server.ends), ({Share.INPUT: 1}, []))
+        await until(lambda: server.ends == [2])
+        self.assertEqual(self.refusals(Reason.TOO_LARGE), 1)
 
     async def test_a_slow_peer_delays_no_other(self) -> None:
         server = self.serve(high_water=10)
