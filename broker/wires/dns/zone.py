@@ -406,7 +406,7 @@ class Zone:
         listeners = self.brokers()
         first = begin(len(listeners)) if listeners else 0
         places = [
-            (title.partition(" ")[0].encode(), where)
+            (b"_" + title.partition(" ")[0].encode(), where)
             for each in (*listeners[first:], *listeners[:first])
             for title, endpoint in each.items()
             if (where := host_port(endpoint.removeprefix("tcp://"))) is not None and where.port is not None
@@ -415,14 +415,14 @@ class Zone:
             hosts = dict.fromkeys(where.host for _, where in places if not isinstance(where.host, bytes))
             own = [] if listeners or owner.dns.server is None else [owner.dns.server]
             return owner.respond([Address(host) for host in (*hosts, *own)][:MAX_PLACES])
-        if labels[-1] != b"_tcp" or (len(labels) == 2 and labels[0][1:] not in {wire for wire, _ in places}):
+        if labels[-1] != b"_tcp" or (len(labels) == 2 and labels[0] not in {wire for wire, _ in places}):
             return owner.missing()
         if len(labels) == 1:
             return owner.respond([])  # below it there are names
         below = b"." + dotted((ADDRESS, *owner.dns.labels))
         data: list[Data] = []
         additional = []
-        for _, where in [each for each in places if each[0] == labels[0][1:]][:MAX_PLACES]:
+        for _, where in [each for each in places if each[0] == labels[0]][:MAX_PLACES]:
             target = where.host
             if not isinstance(target, bytes):
                 ip, target = target, where.label + below

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import dns.flags
@@ -50,11 +50,12 @@ class DnsFarm(CoreFarm):
         dns: Dns = UNLIMITED,
         remembered: Iterable[Service] = (),
         begin: Callable[[int], int] = lambda count: 0,
+        brokers: Callable[[], Sequence[Mapping[str, str]]] = tuple,
     ) -> None:
         self.farm = ElkoFarm() if farm is None else farm
         super().__init__(self.farm.clock)
         self.names = ServiceNames(self.farm.registry, remembered)
-        self.zone = Zone(self.farm.registry, self.names)
+        self.zone = Zone(self.farm.registry, self.names, brokers=brokers)
         self.responder = Responder(self.zone, dns, self.clock, begin)
         self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), dns)
         self.socket = RecordingSocket()

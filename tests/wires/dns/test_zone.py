@@ -135,6 +135,14 @@ def test_the_brokers_own_names_do_not_exist(farm: DnsFarm) -> None:
     assert shown(farm.ask("broker-client.service.elkobroker.")) == ["A 192.0.2.2"]
 
 
+def test_the_listeners_of_a_wire_have_one_name() -> None:
+    farm = DnsFarm(brokers=lambda: [{"elko broker": "tcp://192.0.2.1:9060"}])
+    [place] = shown(farm.ask("_elko._tcp.broker.elkobroker.", "SRV"))
+    assert place.endswith(" 9060 c0000201.addr.elkobroker.")
+    for name in ("xelko", "elko", "_x"):
+        assert code(farm.ask(f"{name}._tcp.broker.elkobroker.", "SRV")) == "NXDOMAIN", name
+
+
 # names
 
 
