@@ -134,7 +134,8 @@ class GrantedPermissions:
 
 
 class AccessPolicy:
-    """The virtual hosts, and the users file. The hosts may be replaced at any time; the first one stays ``bridge``."""
+    """The virtual hosts, and the users file. The hosts may be replaced at any time, except ``bridge``, the first one
+    of the start: the other wires share it until a restart."""
 
     def __init__(self, hosts: Sequence[str], bridge: str, access: Access) -> None:
         self._bridge = bridge
@@ -143,7 +144,7 @@ class AccessPolicy:
 
     def use(self, hosts: Sequence[str]) -> None:
         """Apply other hosts. Access given before is revoked by `ControlFlow.review`, not here."""
-        self._hosts = frozenset(hosts)
+        self._hosts = frozenset((self._bridge, *hosts))
 
     @property
     def titles(self) -> tuple[str, ...]:
