@@ -408,13 +408,20 @@ class DirectorSession(ElkoSession):
             raise at_limit(text, "director.listeners.limits.watches")
         director = self._wiring.director
         kind, name = place
-        self._room("watch", WATCH_BYTES + len(name))
-        self._watched_bytes += WATCH_BYTES + len(name)
-        if kind == CONTEXT:
-            self.write(encode(context_found(director.watch_context(watcher, name))))
-        else:
-            self.write(encode(user_found(director.watch_user(watcher, name))))
+        size = WATCH_BYTES + len(name)
+        self._room("watch", size)
+        self._watched_bytes += size
+        try:
+            if kind == CONTEXT:
+                found = encode(context_found(director.watch_context(watcher, name)))
+            else:
+                found = encode(user_found(director.watch_user(watcher, name)))
+        except Refusal:
+            self._watched_bytes -= size
+            self._count()
+            raise
         watched[place] += 1
+        self.write(found)
 
     def _unwatch(self, message: wire.Unwatch) -> None:
         place = _one_of("unwatch", message.context, message.user)

@@ -106,6 +106,18 @@ def test_watches_count_until_they_end(farm: DirectorFarm) -> None:
     assert 0 < admin.peer.held < held
 
 
+@pytest.mark.parametrize("name", ["", "x" * 5_000])
+def test_a_refused_watch_does_not_count(farm: DirectorFarm, name: str) -> None:
+    admin = farm.admin()
+    admin.say("admin", "watch", user="user-1")
+    held = admin.peer.held
+    admin.say("admin", "watch", context=name)
+    assert [refusal.reason for refusal in admin.peer.refusals] == [Reason.PARAMETER]
+    assert admin.peer.held == held
+    admin.say("admin", "unwatch", user="user-1")
+    assert admin.peer.held == 0
+
+
 def test_a_server_with_a_user_does_not_count(farm: DirectorFarm) -> None:
     farm.access = MemoryAccess(tokens={"secret": "server"})
     server = farm.connect()
