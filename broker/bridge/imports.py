@@ -113,6 +113,8 @@ class Imports:
         if len(frames) % 2 or any(len(ident) > MAX_IDENT for ident in frames[::2]):
             raise Malformed(Reason.SYNTAX, "services are pairs of an ident and a value")
         for ident, value in zip(frames[::2], frames[1::2], strict=True):
+            before = source.routes.get(bytes(ident))
+            load = None if before is None else source.loads.get(before.provider)
             self._remove(source, bytes(ident))
             try:
                 route = self._route(source, bytes(ident), bytes(value))
@@ -122,6 +124,8 @@ class Imports:
                 continue
             source.routes[route.ident] = route
             source.providers.setdefault(route.provider, {})[route.ident] = route
+            if load is not None:  # a change of its service: the load is as it was
+                source.loads[route.provider] = load
             self._routes.setdefault(route.origin, []).append(route)
             self._settle_soon(route.origin)
 

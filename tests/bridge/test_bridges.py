@@ -248,6 +248,25 @@ def test_changes_of_a_service_travel() -> None:
     assert rig["b"].registry.providers() == []
 
 
+@pytest.mark.parametrize("tags", [("v2",), ("v1",)], ids=["tags", "way"])
+def test_a_service_that_is_registered_anew_keeps_its_load(tags: tuple[str, ...]) -> None:
+    """By a change that needs that, or later, by another way."""
+    rig = Rig(*RING, hops=2)
+    id = rig["a"].offer("bank", tags=("v1",))
+    rig.wait()
+    rig["a"].registry.load(id, 4.5)
+    rig.wait()
+    before = rig["b"].found()["bank"].provider
+    rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], tags=tags, info="{}")], Rights())
+    rig.wait()
+    if tags == ("v1",):
+        rig.network.cut("a", "b")
+        rig.wait()
+    now = rig["b"].found()["bank"]
+    assert (now.tags, now.provider != before) == (tags, True)
+    assert rig["b"].registry.load_of(now.provider) == 4.5
+
+
 def test_prefixes_rename_services_and_topics() -> None:
     rig = Rig("ab", prefix="x.")
     rig["a"].offer("bank")
