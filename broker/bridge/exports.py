@@ -114,9 +114,7 @@ class Exports:
         for provider in some:
             for service in self._registry.services_of(provider):
                 self._offer(service)
-            known = self._registry.provider(provider) if provider in self._providers else None
-            if known is not None:  # a repetition: the other side may have ignored its load with its services
-                self.loaded(provider, known.load, known.details)
+            self._repeat_load(provider)  # the other side may have ignored it with its services
         if some:
             self._soon(self._read, 0)
 
@@ -149,6 +147,16 @@ class Exports:
             self._loads[provider] = (load, details)
             self._soon(self._flush_loads, LOADS_EVERY)
 
+    def _repeat_load(self, provider: int) -> None:
+        """Send the last load of a provider, also 0: the other side may have one from before the link ended. Its counts
+        are not sent again, since those of all reports are added up."""
+        if provider in self._loads or provider not in self._providers:
+            return
+        known = self._registry.provider(provider)
+        if known is not None:
+            details = known.details and attrs.evolve(known.details, requests=None, errors=None)
+            self.loaded(provider, known.load, details)
+
     def _offer(self, service: Service) -> None:
         if service.provider == BROKER or not self._travels(service.name):
             return
@@ -178,9 +186,7 @@ class Exports:
             if ident not in self.sent:
                 self.sent[ident] = service.provider
                 self._providers[service.provider] += 1
-                load = self._registry.load_of(service.provider)
-                if load:
-                    self.loaded(service.provider, load, None)
+                self._repeat_load(service.provider)
             frames += (ident.encode(), value)
             size += len(value)
         for message in (gone, frames):

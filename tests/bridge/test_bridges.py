@@ -27,6 +27,7 @@ from broker.core.model import (
     Check,
     CheckState,
     Kind,
+    LoadDetails,
     PublishedHeaders,
     Rights,
     Service,
@@ -205,6 +206,23 @@ def test_a_partition_leaves_doubtful_services_then_none() -> None:
     rig.wait(11)
     assert rig["b"].found() == {}
     assert rig["a"].registry.provider(kept) is not None
+
+
+@pytest.mark.parametrize(("load", "details"), [(0.0, None), (5.5, LoadDetails(10, 1, 2, 3.5))])
+def test_after_a_return_loads_are_those_of_the_last_report(load: float, details: LoadDetails | None) -> None:
+    rig = Rig("ab")
+    id = rig["a"].offer("bank")
+    rig.wait()
+    rig["a"].registry.load(id, 4.5, LoadDetails(20))
+    rig.wait()
+    rig.network.cut("a", "b")
+    rig["a"].registry.load(id, load, details)
+    reports: list[tuple[float, LoadDetails | None]] = []
+    rig["b"].registry.watch_loads(lambda _, load, details: reports.append((load, details)))
+    rig.network.heal("a", "b")
+    rig.wait()
+    # The requests of a report may have been counted before the end of the link.
+    assert reports == [(load, details and LoadDetails(None, None, 2, 3.5))]
 
 
 def test_after_a_return_no_message_is_sent_before_the_other_side_says_what_it_receives() -> None:
