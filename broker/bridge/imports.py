@@ -265,11 +265,11 @@ class Imports:
             shown.route = best
         else:
             # The new one first: a find never misses both.
-            self._show(origin, best)
+            if not self._show(origin, best):
+                return  # what is registered stays, if a route to it is the next one
             if shown is not None:
                 self._registry.leave(shown.provider)
-        if origin in self._shown:
-            self._judge(self._shown[origin])
+        self._judge(self._shown[origin])
 
     def _same(self, shown: _Shown, best: Route) -> bool:
         """Return True if the registered service is that of a route, or could become it by a change of its info."""
@@ -281,7 +281,8 @@ class Imports:
             self._registry.amend(new)
         return True
 
-    def _show(self, origin: Origin, route: Route) -> None:
+    def _show(self, origin: Origin, route: Route) -> bool:
+        """Register a route. Returns False if it is refused: the route is removed then, and the next one is settled."""
         source = route.source
         provider = None
         try:
@@ -289,14 +290,14 @@ class Imports:
             self._registry.offer([attrs.evolve(route.service, provider=provider)], Rights())
         except Refusal as refusal:
             self._refuse(source, refusal)
-            self._shown.pop(origin, None)
             if provider is not None:
                 self._registry.leave(provider)
             self._remove(source, route.ident)
-            return
+            return False
         self._shown[origin] = _Shown(route, provider)
         if route.provider in source.loads:
             self._registry.load(provider, *source.loads[route.provider])
+        return True
 
     def _judge(self, shown: _Shown) -> None:
         """Mark a registered service as doubtful if its route is lost, or its neighbour says that it fails."""

@@ -366,6 +366,37 @@ def test_services_are_refused_and_counted_while_there_are_no_provider_ids() -> N
     assert sorted(rig["b"].found()) == ["bank-0", "bank-1", "bank-2", "shop"]
 
 
+def test_a_service_stays_on_the_longer_way_while_the_shorter_one_is_refused() -> None:
+    rig = Rig(*RING, hops=2)
+    rig.network.cut("a", "b")
+    rig["a"].offer("bank")
+    rig.wait()
+    before = rig["b"].found()["bank"]
+    rig.without_ids = True
+    rig.network.heal("a", "b")
+    rig.wait()
+    assert rig["b"].row("a")["refused"] == 1
+    assert rig["b"].found()["bank"] == before
+    rig.without_ids = False
+    rig.wait(ASK_AFTER)
+    meta = rig["b"].found()["bank"].meta
+    assert meta is not None
+    assert meta["elkobroker.path"].split(" ")[1:] == ["a"]
+
+
+def test_a_changed_service_that_is_refused_does_not_stay_as_it_was() -> None:
+    rig = Rig("ab")
+    rig["a"].offer("bank", tags=("v1",))
+    rig.wait()
+    rig.without_ids = True
+    rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], tags=("v2",))], Rights())
+    rig.wait()
+    assert rig["b"].found() == {}
+    rig.without_ids = False
+    rig.wait(ASK_AFTER)
+    assert rig["b"].found()["bank"].tags == ("v2",)
+
+
 def test_a_message_that_one_way_has_no_room_for_arrives_by_the_other_one() -> None:
     rig = Rig("ab", "bc", hops=2, rate=1)
     take = rig["b"].bridges.links.receivers["messages"].receive  # type: ignore[attr-defined]
