@@ -28,7 +28,7 @@ from functools import partial
 from typing import Protocol
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -357,6 +357,8 @@ class Sessions:
 
     def start(self, patience: float) -> Deferred[None]:
         """See `broker.cluster.cluster.Cluster.start`."""
+        if self.state is State.STOPPED:  # while the embedded etcd was being started
+            return fail(CancelledError())
         started = self._started = Deferred(lambda _: None)
         self._patience = self._clock.callLater(patience, self._without_etcd)
         self._running = Deferred.fromCoroutine(self._run()).addErrback(self._defect)

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 import pytest
-from twisted.internet.defer import fail
+from twisted.internet.defer import CancelledError, fail
 from twisted.python.failure import Failure
 
 from broker.cluster.etcd.etcd_interface import Compare, Denied, Operation, Put, Unavailable
@@ -652,6 +652,18 @@ def test_a_stop_for_a_restart_keeps_the_entries_and_another_one_ends_them(farm: 
     assert c.found() == [kept]
     farm.run(11.0)
     assert c.found() == []
+
+
+def test_a_start_behind_the_stop_is_cancelled(farm: Farm) -> None:
+    """The start waits for the embedded etcd first, and the stop may come then."""
+    [a] = farm.joined("a")
+    a.cluster.stop(True)
+    results: list[object] = []
+    a.cluster.start().addBoth(results.append)
+    farm.run(10.0)
+    [result] = results
+    assert isinstance(result, Failure)
+    assert result.check(CancelledError)
 
 
 def test_acts_of_sessions_during_a_stop_are_restored_and_stay(farm: Farm) -> None:
