@@ -142,7 +142,8 @@ class HttpClient:
         ``query``: ``protocol``, ``near`` ("load" or "zone"), ``zone``, ``filter``, ``limit``.
         """
         try:
-            answer = self.request("GET", _path(name), {**query, "wait": wait or None}, seconds=wait)
+            query["wait"] = wait or None
+            answer = self.request("GET", _path(name), query, seconds=wait, has=["services"])
         except Refused as refused:
             if refused.code == 404:
                 return []
@@ -204,7 +205,8 @@ class HttpClient:
     ) -> Any:
         """Return the JSON of an answer, None without a body. Raises `Refused` and `Unreachable`.
 
-        ``more``: ``headers``, and ``seconds`` for the answer beyond the time limit of the client.
+        ``more``: ``headers``, ``seconds`` for the answer beyond the time limit of the client, and names that it ``has``:
+        a server whose answer is without them is no broker.
         """
         chosen = {name: value for name, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(chosen, doseq=True)}" if chosen else "")
@@ -218,7 +220,14 @@ class HttpClient:
         raise Unreachable("; ".join(faults))
 
     def _answer(
-        self, url: str, method: str, target: str, body: object, headers: Any = None, seconds: float = 0.0
+        self,
+        url: str,
+        method: str,
+        target: str,
+        body: object,
+        headers: Any = None,
+        seconds: float = 0.0,
+        has: Sequence[str] = (),
     ) -> Any:
         with closing(self._ask(url, method, target, body, headers or {}, self._timeout + seconds)) as response:
             data = response.read(MAX_BODY)
@@ -230,6 +239,9 @@ class HttpClient:
         except ValueError:
             raise OSError(f"the server is no broker: its answer {response.status} is no JSON") from None
         if response.status < 400:
+            missing = [name for name in has if not isinstance(answer, dict) or name not in answer]
+            if missing:
+                raise OSError(f"the server is no broker: its answer {response.status} has no {missing[0]}")
             return answer
         raise _refusal(response, answer)
 
@@ -341,8 +353,8 @@ class Offer:
                 self._client._answer(url, "DELETE", self._path, None, self._headers())
                 return
 
-    def _send(self, method: str, more: str, body: object) -> Any:
-        return self._client.request(method, self._path + more, None, body, headers=self._headers())
+    def _send(self, method: str, more: str, body: object, has: Sequence[str] = ()) -> Any:
+        return self._client.request(method, self._path + more, None, body, headers=self._headers(), has=has)
 
     def _headers(self) -> dict[str, str]:
         return {"Owner-Token": self.token} if self.token else {}
@@ -359,7 +371,7 @@ class Offer:
                 self._delete()
 
     def _register(self, report: Mapping[str, Any]) -> None:
-        answer = self._send("PUT", "", {**self._body, **report})
+        answer = self._send("PUT", "", {**self._body, **report}, ["owner_token", "provider"])
         self.token, self.provider = answer["owner_token"], answer["provider"]
         self.warnings = answer.get("warnings", [])
 

@@ -242,15 +242,37 @@ def test_an_offer_and_a_watch_outlast_a_refusal_that_passes(status: int) -> None
         assert offer.error is None
 
 
-@pytest.mark.parametrize(("status", "error"), [(403, Refused), (404, KeyError)])
-def test_an_offer_that_cannot_be_renewed_has_its_error(status: int, error: type[Exception]) -> None:
+def test_an_offer_that_cannot_be_renewed_has_its_error() -> None:
     def answer(method: str, last: str, before: int) -> tuple[int, Any]:
-        # It is registered again after 404, by an answer that no broker gives.
-        return (201, REGISTERED if before == 0 else {}) if method == "PUT" else (status, {})
+        return (201, REGISTERED) if method == "PUT" else (403, {})
 
     with answering(answer) as url, HttpClient(url, timeout=PATIENCE) as client:
         offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
-        until(lambda: isinstance(offer.error, error))
+        until(lambda: isinstance(offer.error, Refused))
+
+
+@pytest.mark.parametrize("other", [{}, [], None])
+def test_an_answer_that_no_broker_gives_counts_as_none(other: object) -> None:
+    """As of another server at the address, for example while the broker is replaced."""
+    found = {"provider": 7, "protocol": "tcp", "hostport": "192.0.2.1:7000"}
+    again = threading.Event()
+
+    def answer(method: str, last: str, before: int) -> tuple[int, Any]:
+        if method == "POST":
+            return 404, {}
+        if method == "PUT":
+            if before == 2:
+                again.set()
+            return 201, other if before == 1 else REGISTERED
+        return 200, other if before < 2 else {"services": [found]}
+
+    with answering(answer) as url, HttpClient(url, timeout=PATIENCE) as client:
+        with pytest.raises(Unreachable, match=f"{url}: the server is no broker: its answer 200 has no services"):
+            client.find("bank")
+        assert next(client.watch("bank")) == ("up", found)
+        offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
+        assert again.wait(PATIENCE)
+        assert offer.error is None
 
 
 def test_a_load_registers_an_offer_again_that_the_broker_does_not_know(tmp_path: Path) -> None:
