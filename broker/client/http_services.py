@@ -205,8 +205,8 @@ class HttpClient:
     ) -> Any:
         """Return the JSON of an answer, None without a body. Raises `Refused` and `Unreachable`.
 
-        ``more``: ``headers``, ``seconds`` for the answer beyond the time limit of the client, and names that it ``has``:
-        a server whose answer is without them is no broker.
+        ``more``: ``headers``, ``seconds`` for the answer beyond the time limit of the client, and names that it
+        ``has``: a server whose answer is without them is no broker.
         """
         chosen = {name: value for name, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(chosen, doseq=True)}" if chosen else "")
@@ -231,9 +231,11 @@ class HttpClient:
     ) -> Any:
         with closing(self._ask(url, method, target, body, headers or {}, self._timeout + seconds)) as response:
             data = response.read(MAX_BODY)
-        for other in _ALTERNATE.findall(response.headers.get("Link", ""))[:MAX_SERVERS]:
-            if urlsplit(other).scheme == urlsplit(url).scheme and other.rstrip("/") not in self.urls:
-                self.urls.append(other.rstrip("/"))
+        others = _ALTERNATE.findall(response.headers.get("Link", ""))[:MAX_SERVERS]
+        with self._lock:
+            for other in others:
+                if urlsplit(other).scheme == urlsplit(url).scheme and other.rstrip("/") not in self.urls:
+                    self.urls.append(other.rstrip("/"))
         try:
             answer = json.loads(data) if data else None
         except ValueError:
@@ -284,7 +286,8 @@ class HttpClient:
         """Use the next broker, unless another thread has changed it already."""
         with self._lock:
             if self.urls[0] == url:
-                self.urls.append(self.urls.pop(0))
+                # In one step: other threads read the list without the lock, and the only one may not be missing.
+                self.urls[:] = [*self.urls[1:], url]
 
 
 class _Watch:
@@ -392,6 +395,7 @@ class Offer:
                 if not self._ended.is_set():  # else it is the answer to a renewal after the withdrawal
                     self.error = error
                     self._ended.set()
+                    self._client._offers.discard(self)
 
 
 class AsyncHttpClient:

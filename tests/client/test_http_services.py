@@ -249,6 +249,7 @@ def test_an_offer_that_cannot_be_renewed_has_its_error() -> None:
     with answering(answer) as url, HttpClient(url, timeout=PATIENCE) as client:
         offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
         until(lambda: isinstance(offer.error, Refused))
+        until(lambda: not client._offers)  # else a program that offers again and again would keep them all
 
 
 @pytest.mark.parametrize("other", [{}, [], None])
@@ -294,6 +295,30 @@ def test_a_withdrawal_reaches_the_broker_where_the_offer_is(tmp_path: Path) -> N
         client.urls.reverse()  # as after a request that the first one did not answer in time
         offer.withdraw()
         assert ask(first, "GET", "/v1/services/bank")[1]["services"] == []
+
+
+def test_the_only_broker_is_not_missing_while_another_thread_uses_the_next_one() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    client = HttpClient(url)
+    ended = threading.Event()
+
+    def turn() -> None:
+        while not ended.is_set():
+            client._next(url)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    turning = [threading.Thread(target=turn) for _ in range(3)]
+    try:
+        for each in turning:
+            each.start()
+        missing = sum(list(client.urls) != [url] for _ in range(200_000))
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+        for each in turning:
+            each.join()
+    assert missing == 0
 
 
 def test_a_wrong_address_is_named_with_its_cause() -> None:
