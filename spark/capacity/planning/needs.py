@@ -39,7 +39,7 @@ from math import ceil, inf
 
 import attrs
 
-from spark.capacity.planning.policy import DEFAULT, Policy
+from spark.capacity.planning.policy import DEFAULT, MOST_PROVIDERS, Policy
 from spark.capacity.tables.row_values import Row, number_of
 
 WAIT_SHARE = 0.05
@@ -110,9 +110,8 @@ class Needs:
         wanted = self.wanted(load)
         if not wanted:
             return None
-        most = self.policy.most
-        need = max(wanted.values())
-        return need if most is None else min(need, most)
+        most = MOST_PROVIDERS if self.policy.most is None else self.policy.most
+        return min(max(wanted.values()), most)
 
     def exceed(self, load: float, providers: int) -> bool:
         """Return True if a load needs more than so many providers; False where nothing is known."""
@@ -170,7 +169,9 @@ class Needs:
         return wanted
 
     def _for_load(self, load: float, target: float) -> int | None:
-        return max(0, ceil(load / (self.full_load * target) - ROUNDING)) if self.full_load else None
+        # A report may be any finite number: the bound may be infinite.
+        most = MOST_PROVIDERS
+        return max(0, ceil(min(most, load / (self.full_load * target)) - ROUNDING)) if self.full_load else None
 
     def _not_stuck(self, load: float) -> int | None:
         """Return the providers with which requests do not pile up."""

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.export.plan_document import MAX_PROVIDERS
 from spark.capacity.planning.needs import Needs, needs_of
 from spark.capacity.planning.plan import PLAIN, Options, plan_service
-from spark.capacity.planning.policy import Policy
+from spark.capacity.planning.policy import Assumptions, Policy
 from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour
 
@@ -43,6 +44,12 @@ def test_no_load_needs_more_than_the_largest_number():
     limited = Needs(50.0, Policy(most=4))
     assert (limited.of(1e9), limited.rule(1e9), limited.carried(4)) == (4, "at most 4", inf)
     assert limited.rule(10.0) == "N+1"
+
+
+@pytest.mark.parametrize("load", [1e25, 1e308, inf])
+def test_a_load_beyond_any_farm_has_a_need_that_the_tables_and_the_broker_can_hold(load):
+    row = planned([load], 3, Options(Assumptions((Policy(spares=2),))), demand_peak=load)
+    assert (row["need_now"], row["need_horizon"], row["state"]) == (MAX_PROVIDERS, MAX_PROVIDERS, "overloaded")
 
 
 @pytest.mark.parametrize(
