@@ -304,6 +304,7 @@ class Lines:
 
     def _count_unknown(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            for name in json.loads(line).keys() - set(RECORD.names):
+            # Arrow does not look at the values of such members: they may be no UTF-8, or integers of any length.
+            for name in json.loads(line.decode(errors="replace"), parse_int=str).keys() - set(RECORD.names):
                 if name in self.unknown or len(self.unknown) < NAMED:
                     self.unknown[name] += 1

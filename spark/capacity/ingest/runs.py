@@ -91,9 +91,6 @@ NAMES = ("broker", "boot", "service", "instance")
 
 COLUMNS = (*NAMES, "date", "provider", "event", "why", "seq", "ts", "interval_ms", "load", "full_load")
 
-MILLISECOND = 1000
-"""Microseconds."""
-
 
 def pairs_of(records: pa.Table) -> pa.Table:
     """Find the pairs of records, whatever their order: rows of the table of pairs.
@@ -124,7 +121,7 @@ def pairs_of(records: pa.Table) -> pa.Table:
     }
     for name in ("interval", "load", "full_load"):
         if name == "interval":
-            values: Ints | Floats = np.maximum(whole(column("interval_ms"), 0), 0) * MILLISECOND
+            values: Ints | Floats = np.maximum(whole(column("interval_ms"), 0), 0) * 1000
             told: Flags = values > 0
         else:
             values = real(column(name))

@@ -234,3 +234,15 @@ def test_of_a_segment_over_the_limit_no_rows_are_held(tmp_path: Path, monkeypatc
     assert read_text(text) is None
     _, rows, aside = taken(tmp_path, {"b-one-1": text})
     assert (len(rows["b-one-1"]), aside["b-one-1"]) == (8, [])
+
+
+@pytest.mark.parametrize(
+    ("member", "name"),
+    [(b'"colour": "\xff"', "colour"), (b'"la\xe2el": "a"', "la\ufffdel"), (b'"colour": ' + b"1" * 5000, "colour")],
+    ids=["value", "name", "integer"],
+)
+def test_a_member_that_is_not_read_may_have_any_octets(tmp_path: Path, member: bytes, name: str) -> None:
+    damaged = json.dumps(record(2)).encode()[:-1] + b", " + member + b"}\n"
+    of = segment(tmp_path, "b-one-1", lines(record(1)) + damaged + lines(record(3)))
+    [seen] = take([(of, str(tmp_path / "segments" / of))], str(tmp_path / "out"), *LIMITS, "run").seen
+    assert (seen.records, seen.bad, seen.unknown) == (3, 0, {name: 1})
