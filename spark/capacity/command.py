@@ -70,7 +70,8 @@ def number(
 
 
 hours = number("hours", int, lambda of: 1 <= of <= LONGEST_HORIZON, f"not between 1 and {LONGEST_HORIZON}")
-days = number("days", int, lambda of: of >= 1, "less than 1")
+# A century: dates before the year 1 would end the second run.
+days = number("days", int, lambda of: 1 <= of <= 36_525, "not between 1 and 36525")
 share = number("share", float, lambda of: 0 < of <= 1, "not above 0 and at most 1")
 factor = number("factor", float, lambda of: 0 < of < inf, "not above 0")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.capacity.command import main
+from spark.capacity.command import main, parser
 from spark.capacity.progress import Progress
 from tests.spark import demo
 
@@ -134,3 +134,10 @@ def test_a_stream_that_cannot_encode_a_text_gets_a_replacement() -> None:
         step(1.0, "caf\u00e9")
     to.seek(0)
     assert to.read() == "  plan     caf?\n"
+
+
+@pytest.mark.parametrize("days", ["0", "36526", "999999"])
+def test_a_retention_for_which_there_are_no_dates_is_refused(days, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args(["run", "--journal", "j", "--out", "o", "--keep", days])
+    assert f"{days} is not between 1 and 36525" in capsys.readouterr().err
