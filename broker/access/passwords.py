@@ -287,7 +287,8 @@ class PasswordChecks:
         try:
             settle = check.begin()
         except Refusal as refusal:
-            check.done.errback(refusal)
+            if not check.done.called:  # it may have been cancelled because of the refusal
+                check.done.errback(refusal)
             return
         self._running += 1
 
@@ -351,3 +352,5 @@ class SameLogins:
                 if len(self.waiting) == 1:
                     raise
                 self.waiting.popleft().done.errback(refusal)
+                if not self.waiting:
+                    raise  # the others were given up because of that one

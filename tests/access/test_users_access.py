@@ -257,6 +257,18 @@ def test_servers_of_an_address_that_guesses_hold_up_no_others_with_the_same_pass
     assert all(isinstance(each[0], Principal) or reason(each) is Reason.TOO_MANY_GUESSES for each in here)
 
 
+def test_a_refused_login_that_ends_the_others_with_its_password_holds_up_no_check(slow: Slow) -> None:
+    guesses = [slow.login("ann", f"guess {number}") for number in range(GUESSES)]
+    logins = [slow.access.by_password("ann", "pencil", HERE) for _ in range(2)]
+    ended: list[Any] = []
+    logins[0].addErrback(lambda failure: logins[1].cancel()).addBoth(ended.append)
+    logins[1].addErrback(lambda failure: failure.trap(CancelledError)).addBoth(ended.append)
+    while slow.waiting:
+        slow.work()
+    assert [reason(each) for each in guesses] == [Reason.WRONG_CREDENTIALS] * GUESSES
+    assert len(ended) == 2
+
+
 def test_one_wrong_password_at_once_counts_as_often_as_it_came(slow: Slow) -> None:
     servers = [slow.login("ann", "guess") for _ in range(50)]
     slow.work()
