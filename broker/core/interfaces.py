@@ -78,8 +78,12 @@ class IRegistry(Interface):
         for each that was left out.
         """
 
-    def check(service: Service, rights: Rights) -> None:
-        """Raise the `Refusal` with which `offer` would leave out the service, apart from limits of number."""
+    def check(service: Service, rights: Rights, instead_of: int | None = ...) -> None:
+        """Raise the `Refusal` with which `offer` would leave out the service, apart from limits of number.
+
+        With ``instead_of``, the limit of all services counts too, as it is after the services of that name of that
+        provider are withdrawn: a lower one, of a reload, must not cost the former service.
+        """
 
     def withdraw(provider: int, names: Iterable[str]) -> None:
         """Remove all services of the provider with one of these names, in every protocol. Unknown names are ignored."""

@@ -259,7 +259,6 @@ class Registry:
             return
         member = self._members[services[0].provider]
         room = rights.services - len(member.services)
-        room_in_all = self.most_services - self._service_count
         payer = member.payer
         added: list[Service] = []
         refused: list[Refusal] = []
@@ -269,9 +268,7 @@ class Registry:
                 if len(added) >= room:
                     text = f"a peer may offer {rights.services} services, and this is one more"
                     raise at_limit(text, rights.key)
-                if len(added) >= room_in_all:
-                    text = f"the broker has {self.most_services} services, and accepts no more"
-                    raise at_limit(text, "broker.services")
+                self._check_room(self._service_count + len(added))
                 if payer is not None:
                     payer.take(service)
             except Refusal as refusal:
@@ -283,7 +280,7 @@ class Registry:
         if refused:
             raise Refusals(refused)
 
-    def check(self, service: Service, rights: Rights) -> None:
+    def check(self, service: Service, rights: Rights, instead_of: int | None = None) -> None:
         name = service.name
         if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
@@ -292,6 +289,14 @@ class Registry:
         if not service.hostport:
             raise Refusal(Reason.PARAMETER, f"service {name!r} has an empty hostport: no peer could connect to it")
         _check_texts(service)
+        former = None if instead_of is None else self._members.get(instead_of)
+        if former is not None:
+            self._check_room(self._service_count - sum(each.name == name for each in former.services))
+
+    def _check_room(self, count: int) -> None:
+        """Raise `Refusal` LIMIT if the broker may have no service besides that many."""
+        if count >= self.most_services:
+            raise at_limit(f"the broker has {self.most_services} services, and accepts no more", "broker.services")
 
     def offer_own(self, services: Sequence[Service]) -> None:
         """Set the broker's own services. They may have any name, and no peer can withdraw them."""

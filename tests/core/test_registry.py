@@ -537,6 +537,22 @@ def test_a_limit_below_the_services_that_are_there_ends_none(full: tuple[Registr
     assert len(refusals(registry, [Service("bank", "h:1", id) for _ in range(5)], FREE)) == 2
 
 
+def test_a_limit_below_the_services_that_are_there_permits_no_exchange(
+    full: tuple[Registry, int, tuple[Refusal, ...]],
+) -> None:
+    registry, _, _ = full
+    id = join(registry)
+    registry.most_services += 1
+    offer(registry, id, "shop")
+    moved = Service("shop", "h:2", id)
+    registry.check(moved, FREE, id)
+    registry.most_services -= 1
+    with pytest.raises(Refusal) as refused:
+        registry.check(moved, FREE, id)
+    assert refused.value.reason is Reason.LIMIT
+    registry.check(moved, FREE)
+
+
 def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     _, _, refused = full
     assert str(MOST_SERVICES) in refused[0].text

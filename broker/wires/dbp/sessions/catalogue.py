@@ -158,7 +158,9 @@ class Catalogue:
             raise at_limit(f"there are {dbp.services} services already, and no more are taken", "dbp.services")
         self._permit(name)
         if not restored:
-            self._fit(address, len(info), 0 if old is None else len(old.info))
+            # The memory of a service at another address is no room at this one.
+            before = len(old.info) if old is not None and same_host(old.address, address) else 0
+            self._fit(address, len(info), before)
         held = None if self.elsewhere is None else self.elsewhere.check_move(name, address)
         entry = ServiceEntry(self, name, address, info, details(info))
         entry.restored = restored
@@ -167,7 +169,7 @@ class Catalogue:
         entry.contract = entry.details.interval is not None
         if old is not None:
             # Before the old one ends: a refusal afterwards would leave none.
-            self._registry.check(self._service(entry), self._rights)
+            self._registry.check(self._service(entry), self._rights, old.provider)
             self._replace(old, connection)
         self._join(entry, restored)
         self.bind(entry, connection)
@@ -199,11 +201,11 @@ class Catalogue:
         before, old = entry.details, entry.info
         entry.info, entry.details = info, details(info)
         try:
-            self._registry.check(self._service(entry), self._rights)
+            moved = hostport(before, entry.address) != hostport(entry.details, entry.address)
+            self._registry.check(self._service(entry), self._rights, entry.provider if moved else None)
         except Refusal:
             entry.info, entry.details = old, before
             raise
-        moved = hostport(before, entry.address) != hostport(entry.details, entry.address)
         if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
             self._agree(entry)
             entry.contract = entry.contract or entry.details.interval is not None

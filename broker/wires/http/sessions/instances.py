@@ -354,7 +354,7 @@ class Instances:
                     self._registry.amend(service)
             else:
                 rights = Rights()
-                self._registry.check(service, rights)
+                self._registry.check(service, rights, known.provider)
                 # In between, what another broker has of the instance is found: this act is later than that.
                 self._replacing = known
                 self._registry.withdraw(known.provider, [known.name])

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from broker.core.errors import Refusal
+from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.core.model import MAX_LABELS, Change, Kind, LoadDetails, Service
+from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
@@ -378,6 +381,31 @@ def test_why_a_service_went(both: Both, way: str, why: str) -> None:
     else:
         peer.ask("UoU", T, {"port": 6001})
     assert [change.why for change in both.changes if change.kind is Kind.WITHDRAWN] == [why]
+
+
+@pytest.mark.parametrize("way", ["replaced", "moved"])
+def test_a_service_outlives_a_change_that_a_lower_limit_refuses(both: Both, way: str) -> None:
+    peer = both.dbp.dealer().registered("Rohan", port=6000)
+    both.dbp.dealer().registered("Gondor", port=6000)
+    both.elko.registry.most_services = 1
+    if way == "replaced":
+        [reply] = both.dbp.dealer().register("Rohan", port=6001)
+        assert reply[0] != b"OwO"
+    else:
+        peer.ask("UoU", T, {"port": 6001})
+    assert [service.hostport for service in both.elko.registry.find("Rohan", "tcp")] == [f"{THERE}:6000"]
+    assert both.dbp.catalogue.get("Rohan") is not None
+
+
+def test_a_service_outlives_another_address_that_has_no_memory(both: Both) -> None:
+    registry, catalogue = both.elko.registry, both.dbp.catalogue
+    info = b'{"port": 6000, "about": "%b"}' % (b"x" * 8_000)
+    catalogue.register("Rohan", info, THERE, Form.TEXT, None)
+    memory = registry._memory = catalogue._memory = MemoryBudget(MemoryLimits(address=30_000))
+    memory.store(ELSEWHERE, 20_000)
+    with pytest.raises(Refusal):
+        catalogue.register("Rohan", info, ELSEWHERE, Form.TEXT, None)
+    assert [service.hostport for service in registry.find("Rohan", "tcp")] == [f"{THERE}:6000"]
 
 
 # the reverse
