@@ -256,7 +256,8 @@ class FanOut:
                 failed.append((receiver, Sent.GONE))
             elif (peer.output is BLOCKED or len(peer.out) >= brink) and not self._backlog.has_room(peer, size, 0):
                 failed.append((receiver, Sent.FULL))
-            elif large and not self._memory.fits(peer.host, size):
+            elif large and peer.output is not BLOCKED and not self._memory.fits(peer.host, size):
+                # For a blocked peer, the message counts already.
                 failed.append((receiver, Sent.FULL))
                 peer.full = True
                 self._order.fanned.append(peer)  # its flush calls `Conversation.room` once there is room

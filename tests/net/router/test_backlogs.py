@@ -260,6 +260,16 @@ class Backlogs(Rig):
             if name not in missed:
                 self.assertEqual(await peer.receive(), [[body]])
 
+    async def test_a_large_message_counts_once_for_a_blocked_peer(self) -> None:
+        server = self.serve(all_sizes=12 * MEBIBYTE)
+        slow = await self.known(server, b"slow")
+        [connection] = server.router.connections
+        for end, option in ((connection.transport.socket, SO_SNDBUF), (slow.raw.socket, SO_RCVBUF)):
+            end.setsockopt(SOL_SOCKET, option, 4_096)
+        for size in (1, 8):
+            self.assertEqual(server.router.send_all([To(b"slow")], [bytes(size * MEBIBYTE)], 1.0), [])
+        self.assertLess(server.router.memory.held, 10 * MEBIBYTE)
+
     async def test_no_end_is_told_within_a_fan_out(self) -> None:
         server = self.serve(all_sizes=7 * MEBIBYTE, high_water=200)
         slow = await self.known(server, b"slow")
