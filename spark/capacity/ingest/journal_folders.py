@@ -11,7 +11,6 @@ Rules:
 """
 
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -21,7 +20,7 @@ import pandas as pd
 
 from spark.capacity.tables.object_store import Listed, ObjectFolder, Place, folders_in, listing, need_bucket
 from spark.capacity.tables.schema import FOLDERS
-from spark.capacity.tables.store import Tables
+from spark.capacity.tables.store import DATED, Tables
 
 SEGMENTS = "segments"
 """The folder of a journal that has the sealed segments."""
@@ -184,15 +183,12 @@ class StoredFolders:
 Folders = LocalFolders | StoredFolders
 """The folders of a journal. `root` is the path or URI of `segments`."""
 
-DATED = re.compile(r"date=(\d{4}-\d\d-\d\d)")
-"""A date in the name of a segment or a folder."""
-
 
 def is_kept(name: str, first: date | None) -> bool:
     """Return True if a segment or folder may have records of a date that is kept: of ``first`` or of a later one. A
     segment may end on the date after that of its folder."""
     found = DATED.search(name)
-    return first is None or found is None or date.fromisoformat(found[1]) >= first - timedelta(days=1)
+    return first is None or found is None or found[0] >= f"date={first - timedelta(days=1)}"
 
 
 def date_of(hour: str) -> str:

@@ -57,6 +57,9 @@ SIGNIFICANT = 4
 """Digits of the loads of minutes: off by 0.05 % at most. With all of them, which hardly repeat, the table would be more
 than twice as large."""
 
+MOST_REQUESTS = 1e12
+"""Requests that count of an instance in five minutes. The reports of one may add up to more than 64 bits hold."""
+
 ROW = arrow_schema(SILVER_PROVIDER_5M.schema)
 
 FILE = ROW.remove(ROW.get_field_index("date"))
@@ -134,15 +137,13 @@ class FiveMinutes:
         return table[[brokers[site[0]] for site in names.sites]]
 
     def _made(self, names: Names, keys: Ints, columns: Mapping[str, Any], rises: Floats) -> pa.Table:
-        instances = names.instances
-        instance, window = keys // WINDOWS, keys % WINDOWS
-        w = self._begin + window * FIVE_MINUTES
+        instance, window = np.divmod(keys, WINDOWS)
         loaded = columns["loaded"]
         mean = np.divide(columns["load"], loaded, out=np.full(len(keys), np.nan), where=loaded > 0)
         made = {
-            "service": pa.array([one[0] for one in instances], pa.string()).take(pa.array(instance)),
-            "instance": pa.array([one[1] for one in instances], pa.string()).take(pa.array(instance)),
-            "w": pa.array(w).cast(pa.timestamp("us", "UTC")),
+            "service": pa.array([one[0] for one in names.instances], pa.string()).take(pa.array(instance)),
+            "instance": pa.array([one[1] for one in names.instances], pa.string()).take(pa.array(instance)),
+            "w": pa.array(self._begin + window * FIVE_MINUTES).cast(pa.timestamp("us", "UTC")),
             "hb": columns["hb"],
             "hb_expected": _rounded(columns["expected"]),
             "connected_s": _seconds(columns["connected"]),
@@ -150,10 +151,10 @@ class FiveMinutes:
             "load_mean": _rounded(mean),
             "load_max": _nullable(columns["load_max"]),
             "full_load": _nullable(columns["full_load"]),
-            "requests": _nullable(columns["requests"]).cast(pa.int64()),
-            "errors": _nullable(columns["errors"]).cast(pa.int64()),
+            "requests": _whole(columns["requests"]),
+            "errors": _whole(columns["errors"]),
             "busy_s": _rounded(columns["busy"]),
-            "timed": _nullable(columns["timed"]).cast(pa.int64()),
+            "timed": _whole(columns["timed"]),
             "in_flight": _rounded(columns["in_flight"] / columns["in_flight_reports"]),
             "rtt_max": _nullable(columns["rtt_max"]),
             "broker_up_s": _seconds(columns["broker_up"]),
@@ -198,6 +199,10 @@ def _capped(mine: dict[str, Any], broker_up: Ints) -> dict[str, Any]:
 
 def _nullable(values: Floats) -> pa.Array:
     return pa.array(values, from_pandas=True)
+
+
+def _whole(values: Floats) -> pa.Array:
+    return _nullable(np.minimum(values, MOST_REQUESTS)).cast(pa.int64())
 
 
 def _rounded(values: Floats) -> pa.Array:

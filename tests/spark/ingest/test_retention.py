@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark.capacity.ingest import intake
 from spark.capacity.ingest.intake import ingest, move, replace
+from spark.capacity.ingest.journal_folders import is_kept
 from spark.capacity.ingest.retention import MANY, first_kept, many_small
 from spark.capacity.ingest.sorted_files import write_again
 from spark.capacity.last_run import same_plan
@@ -53,6 +54,11 @@ def written(journal: Path, number: int, seq: int, *more: str) -> str:
 def run(tables: Tables, journal: Path, keep: int, number: int) -> int:
     started = START + timedelta(days=number, hours=1)
     return ingest(tables, [journal], run=f"{started:%Y%m%dT%H%M%SZ}", started=started, keep=keep).segments
+
+
+def test_a_folder_with_an_impossible_date_is_kept_by_its_name() -> None:
+    assert is_kept("date=2026-02-30", date(2026, 3, 1))
+    assert not is_kept("date=2026-02-30", date(2026, 3, 3))
 
 
 def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Tables, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from spark.capacity.ingest import sorted_files
 from spark.capacity.rollup import date_rollup, partitioning
 from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
+from spark.capacity.rollup.window_sums import MOST_REQUESTS
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
@@ -49,6 +50,10 @@ def killed_and_restarted():
     one.write(clock("10:08"), "unregister", why="withdrawn", **gone)
     one.write(clock("10:10"), "load", service="once", provider=9, instance="once:1", load=5.0)
     one.write(clock("10:02"), "load", service="nobody", load=5.0)
+    one.write(clock("10:01"), "register", service="flooded", provider=10, instance="flooded:1")
+    for number in range(1_100):
+        flood = {"provider": 10, "instance": "flooded:1", "load": 1.0, "requests": 2**53 - 1}
+        one.write(clock("10:02") + timedelta(seconds=number / 10), "load", service="flooded", **flood)
     return [one, two]
 
 
@@ -210,6 +215,10 @@ def test_loads_are_weighted_by_time_and_hold_until_the_next(day):
     assert (day["bound", "10:05"].load_mean, day["bound", "10:05"].load_max) == (60.0, 80.0)
     assert (day["bound", "10:10"].load_mean, day["bound", "10:10"].full_load) == (80.0, 100.0)
     assert day["bound", "10:20"].load_mean is None
+
+
+def test_requests_that_add_up_to_more_than_64_bits_hold_are_limited(day):
+    assert day["flooded", "10:00"].requests == MOST_REQUESTS
 
 
 def test_who_agreed_on_no_beats_is_judged_by_its_connection(day):
