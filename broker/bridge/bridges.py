@@ -220,7 +220,7 @@ class Bridge:
         name = topic.decode("utf-8", "replace")
         rate = self.config.rate
         if (
-            # With the prefix, of which the other side knows nothing.
+            # With the prefix, which the other side does not add.
             len(topic) > MAX_TOPIC
             or is_own(topic)
             or name.removeprefix(self.config.prefix) not in self._receives.topics

@@ -260,8 +260,8 @@ class RouterPeer(StreamConnection):
         self.close()
 
     def evict(self, refusal: Refusal) -> None:
-        """See `StreamConnection`. The connection is cut, so that its end is told in a later turn: a fan-out may be the
-        cause, and goes through the receivers of which an end removes some."""
+        """See `StreamConnection`. The connection is cut, and its end follows in a later turn: a fan-out, which may be
+        the cause, goes through the receivers, of which an end removes some."""
         self.not_reading(refusal)
 
     def not_reading(self, refusal: Refusal = NOT_READING) -> None:
