@@ -40,7 +40,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
-from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, NONE, TIMEOUT, ApiClient, Query, parameters
+from broker.brokerctl.plain_client import MAX_BODY, MAX_HEAD, TIMEOUT, ApiClient, Query, parameters
 from broker.http_bodies import Body, TooLong, collect, late
 
 # A bound on the bytes that a server sends: Twisted bounds a line of headers, but not their number.
@@ -212,17 +212,9 @@ class Client(ApiClient):
         certificate = self._budget.certificate
         return None if certificate is None else float(certificate.to_cryptography().not_valid_after_utc.timestamp())
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: object = None,
-        timeout: float | None = None,
-        headers: Mapping[str, str] = NONE,
+    async def _request(
+        self, method: str, path: str, query: Query | None, body: object, limit: float, headers: Mapping[str, str]
     ) -> Answer:
-        """See `ApiClient`."""
-        limit = self.timeout if timeout is None else timeout
         self._budget.allow(MAX_HEAD + MAX_BODY)
 
         async def whole() -> Answer:

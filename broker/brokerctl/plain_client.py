@@ -37,9 +37,6 @@ input may become 64 MiB before it is counted."""
 
 Query = Mapping[str, str | int | float | Sequence[str]]
 
-NONE: Mapping[str, str] = {}
-"""No further headers."""
-
 
 class ApiClient:
     """A client of one broker. ``authorization`` is the field of that name, "" for none. All methods raise `Failure`."""
@@ -76,10 +73,16 @@ class ApiClient:
         query: Query | None = None,
         body: object = None,
         timeout: float | None = None,
-        headers: Mapping[str, str] = NONE,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Return the complete answer, whatever its status. ``path`` is percent-encoded. ``timeout`` replaces that of
         the client."""
+        limit = self.timeout if timeout is None else timeout
+        return await self._request(method, path, query, body, limit, headers or {})
+
+    async def _request(
+        self, method: str, path: str, query: Query | None, body: object, limit: float, headers: Mapping[str, str]
+    ) -> Answer:
         raise NotImplementedError
 
     # failures of an exchange
@@ -232,17 +235,9 @@ class PlainClient(ApiClient):
         agreed = {"Host": self._parts.netloc, "Accept": "application/json", "User-Agent": "brokerctl"}
         self._fields = {**agreed, **self._authorization}
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: object = None,
-        timeout: float | None = None,
-        headers: Mapping[str, str] = NONE,
+    async def _request(
+        self, method: str, path: str, query: Query | None, body: object, limit: float, headers: Mapping[str, str]
     ) -> Answer:
-        """See `ApiClient`."""
-        limit = self.timeout if timeout is None else timeout
         end = time.monotonic() + limit
         target = self._parts.path + path + (f"?{urlencode(parameters(query))}" if query else "")
         data = b"" if body is None else msgspec.json.encode(body)
