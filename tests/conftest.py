@@ -124,7 +124,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Take all that there is by now from the collector, which tests call: some hundred thousand objects that stay."""
-    gc.collect()
+    """Take all that there is by now from the collector, which tests call: a million objects, most of which stay."""
     gc.freeze()
     gc.enable()

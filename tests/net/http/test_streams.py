@@ -331,7 +331,7 @@ def test_messages_of_the_peer_are_bounded(feed: Feed) -> None:
     assert event.code == 1009
 
 
-@pytest.mark.parametrize("data", ["", "\u20ac"])
+@pytest.mark.parametrize("data", ["", pytest.param("\u20ac", marks=pytest.mark.long)])
 def test_many_frames_of_one_message_take_no_memory_beside_its_text(feed: Feed, data: str) -> None:
     site = Site(feed.respond)
     client = Client(site)

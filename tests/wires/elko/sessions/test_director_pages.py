@@ -144,6 +144,7 @@ def test_a_large_dump_is_whole_and_takes_many_turns(farm: DirectorFarm) -> None:
     assert farm.clock.getDelayedCalls() == []
 
 
+@pytest.mark.long
 def test_no_turn_is_long(farm: DirectorFarm) -> None:
     large(farm, contexts=2_000, users=4)
     admin = farm.admin()

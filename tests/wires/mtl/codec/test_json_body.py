@@ -98,7 +98,7 @@ def test_brackets_in_strings_and_beside_each_other_are_not_nested() -> None:
     assert read_json(beside.encode()) == json.loads(beside)
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, pytest.param(5_000, marks=pytest.mark.long)])
 def test_what_is_no_json_is_none_however_deep(depth: int) -> None:
     """E02, E08."""
     for text in NO_JSON:
