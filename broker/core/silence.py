@@ -105,13 +105,14 @@ class _Suspect:
 
 
 class _Orphan:
-    """A provider that has lost its connection. Its lease calls `check`."""
+    """A provider that has lost its connection. Its lease calls `check`. ``session`` is referenced until its end."""
 
     pace = ORPHAN_PACE
     patience = ORPHAN_LEASE
 
-    def __init__(self, owner: Verification, provider: int, now: float) -> None:
+    def __init__(self, owner: Verification, provider: int, session: object, now: float) -> None:
         self._owner = owner
+        self._session = session
         self.heard = now
         self.providers = (provider,)
         self.lease: ILease | None = None
@@ -231,14 +232,14 @@ class Verification:
     def ended(self, entry: Silent) -> None:
         self._end(entry)
 
-    def orphaned(self, provider: int) -> bool:
+    def orphaned(self, provider: int, session: object) -> bool:
         services = self._registry.services_of(provider)
         check = self._registry.check_of(services[0]) if services else None
         silent = check is not None and check.state in BAD_STATES
         now = self._leases.moment()
         if self._stopped or not silent or not self._bound.are_many(now, self.settings.share):
             return False
-        orphan = self._orphans[provider] = _Orphan(self, provider, now)
+        orphan = self._orphans[provider] = _Orphan(self, provider, session, now)
         if self._watch is None:
             self._watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT), own=True)
         self._suspect(orphan, self._bound)

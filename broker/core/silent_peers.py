@@ -80,9 +80,10 @@ class Silence(Protocol):
     def ended(self, entry: Silent) -> None:
         """Process the end of an entry. No-op for one that is not doubtful."""
 
-    def orphaned(self, provider: int) -> bool:
+    def orphaned(self, provider: int, session: object) -> bool:
         """Decide about a provider whose connection has ended. Returns True if it stays registered without one, and
-        leaves the registry later; False if the caller removes it."""
+        leaves the registry later; False if the caller removes it. Its ``session`` is referenced for as long, so that
+        its wire can review it when rights change."""
 
 
 class EndAtOnce:
@@ -111,6 +112,6 @@ class EndAtOnce:
     def ended(self, entry: Silent) -> None:
         """Do nothing."""
 
-    def orphaned(self, provider: int) -> bool:
+    def orphaned(self, provider: int, session: object) -> bool:
         """Let the caller remove the provider."""
         return False

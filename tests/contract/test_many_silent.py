@@ -3,14 +3,17 @@ before they end, and not kept for ever."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
 import attrs
 import pytest
 from twisted.internet.task import Clock
 
+from broker.access.users_access import UsersAccess
 from broker.app.health_checks import silence_of
 from broker.config.checks_settings import Checks
 from broker.core.checks.check_rules import Outcome, Question
@@ -21,6 +24,8 @@ from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICK
 from broker.wires.dbp import dbp_settings
 from broker.wires.mtl.codec import data_messages as mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
+from tests.access.test_users_access import Rig
+from tests.access.users import BOB, right, user
 from tests.recording.farm import CoreFarm
 from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.http.recording import HttpFarm
@@ -411,7 +416,7 @@ def test_a_connection_that_breaks_meanwhile_ends_no_peer_of_a_cut_network(networ
     other = Service("elko", "h:1", wire.registry.join("elko", "elko", ""))
     wire.registry.offer([other], Rights())
     wire.registry.set_check(other, Check(CheckState.FAILING, "no answer to a ping", 0.0), Policy.LAST)
-    assert not network.made.orphaned(other.provider)
+    assert not network.made.orphaned(other.provider, object())
     pass_leases(wire, 1)
     assert (places(wire), places(wire, CheckState.DOUBTFUL)) == (PEERS, PEERS)
 
@@ -428,8 +433,10 @@ def test_no_check_runs_after_the_stop(wire: Wire, network: Network) -> None:
 class ElkoProviders(CoreFarm):
     """Elko providers, which are bound to connections, and whose pings are what the test says."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, access: UsersAccess | None = None) -> None:
         elko = ElkoFarm()
+        if access is not None:
+            elko.access = access
         super().__init__(elko.clock)
         self.registry = elko.registry
         elko.wiring = attrs.evolve(elko.wiring, silence=network.silence(self.registry, self.leases, self.clock))
@@ -437,6 +444,13 @@ class ElkoProviders(CoreFarm):
         for number, peer in enumerate(self.peers):
             peer.say(to="client", op="willserve", services=[desc("bank", f"192.0.2.{number}:5")])
         self._elko = elko
+
+    def bob(self, number: int) -> None:
+        """A peer logs in as bob, and offers as the others."""
+        peer = self._elko.connect()
+        peer.say(to="client", op="auth", auth={"mode": "password", "id": "bob", "code": "crayon"})
+        peer.say(to="client", op="willserve", services=[desc("bank", f"192.0.2.{number}:5")])
+        self.peers.append(peer)
 
     def silent(self, numbers: Iterable[int]) -> None:
         """Pings of these fail."""
@@ -510,3 +524,40 @@ def test_peers_that_close_their_connections_are_gone_whatever_their_checks_say(n
     for number in range(PEERS):
         farm.peers[number].peer.close()
     assert farm.found() == 0
+
+
+@pytest.mark.parametrize(
+    ("operations", "names", "stay"),
+    [("find", ("*",), 0), ("find offer", ("shop",), 0), ("find offer", ("bank",), PEERS)],
+)
+def test_providers_without_connections_are_reviewed_when_rights_change(
+    network: Network, tmp_path: Path, operations: str, names: tuple[str, ...], stay: int
+) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    bob = user("bob", f'passwords = ["{BOB.text()}"]')
+    rig.change(bob + right("anonymous"))
+    farm = ElkoProviders(network, rig.access)
+    farm.silent(range(PEERS))
+    farm.lose(range(PEERS))
+    farm.peers.clear()
+    gc.collect()
+    assert farm.found() == PEERS
+    rig.change(bob + right("anonymous", operations, "*", *names))
+    assert farm.found() == stay
+    farm.wait(5 * ORPHAN_LEASE + 5)
+    assert farm.registry.providers() == []
+
+
+def test_a_provider_without_its_connection_goes_with_the_login_of_its_user(network: Network, tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    bob = user("bob", f'passwords = ["{BOB.text()}"]')
+    rig.change(bob + right("anonymous bob"))
+    farm = ElkoProviders(network, rig.access)
+    farm.bob(PEERS)
+    farm.silent(range(PEERS + 1))
+    farm.lose(range(PEERS + 1))
+    farm.peers.clear()
+    gc.collect()
+    assert farm.found() == PEERS + 1
+    rig.change(user("eve") + right("anonymous"))
+    assert farm.found() == PEERS

@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from broker.access.principal import Access
 from broker.access.rights import AnonymousAccess
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl, IWait
@@ -181,13 +182,14 @@ class ElkoFarm(CoreFarm):
         self._missing = set(missing)
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
-        self.access = AnonymousAccess()
+        self.access: Access = AnonymousAccess()
         self.notices = ChangeNotices(self.registry)
         self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 
     def connect(self, policy: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with that policy, by default an open one."""
         door = AccessControl(Policy() if policy is None else policy, self.access)
+        self.access.changed.append(door.review)
         return Client(
             lambda to: (BlockReader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

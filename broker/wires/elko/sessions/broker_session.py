@@ -118,13 +118,14 @@ class PeerInfo:
 class BrokerSession(ElkoSession):
     """The session of one peer of the broker."""
 
-    __slots__ = ("_as", "_held", "_provider", "_standing", "_wiring")
+    __slots__ = ("_as", "_held", "_orphan", "_provider", "_standing", "_wiring")
 
     def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
         super().__init__(_OBJECTS, access, peer)
         self._wiring = wiring
         self._as = "client"
         self._provider: int | None = None
+        self._orphan: int | None = None  # the provider that stays registered after the end of the connection
         self._standing: dict[_Standing, None] | None = None
         self._held = 0
         wiring.sessions[self] = None
@@ -166,12 +167,11 @@ class BrokerSession(ElkoSession):
 
         Withdraws services, answers standing finds by a refusal, and ends the watches of an administrator.
         """
+        if self._orphan is not None:
+            self._review_orphan(self._orphan)
+            return False
         stays = super().review()
-        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
-        if provider is not None and self._grants is not None:
-            names = {service.name for service in provider.services if not self._grants.may("offer", service.name)}
-            if names:
-                self._wiring.registry.withdraw(provider.id, names)
+        self._withdraw_forbidden(self._provider)
         if stays:
             self._end_forbidden_waits()
             self._end_forbidden_watches()
@@ -482,6 +482,22 @@ class BrokerSession(ElkoSession):
             if self._ended and not self._standing:
                 self._peer.close()
 
+    def _review_orphan(self, provider: int) -> None:
+        """Check the user and the rights of a provider that stays registered without its connection."""
+        if self._access.access.stands(self.principal):
+            self._use_grants()
+            self._withdraw_forbidden(provider)
+        else:
+            self._wiring.registry.leave(provider)
+
+    def _withdraw_forbidden(self, provider: int | None) -> None:
+        """Withdraw the services of a provider that the user may not offer."""
+        known = None if provider is None else self._wiring.registry.provider(provider)
+        if known is not None and self._grants is not None:
+            names = {service.name for service in known.services if not self._grants.may("offer", service.name)}
+            if names:
+                self._wiring.registry.withdraw(known.id, names)
+
     def _withdraw(self, vanished: bool = False) -> None:
         """Withdraw all services and end all watches; of a peer that has ``vanished`` with many others, later."""
         if "admin" in self._roles:
@@ -489,7 +505,9 @@ class BrokerSession(ElkoSession):
             self._wiring.notices.watch_loads(self, False)
         if self._provider is not None:
             self._wiring.roster.pop(self._provider, None)
-            if not (vanished and self._wiring.silence.orphaned(self._provider)):
+            if vanished and self._wiring.silence.orphaned(self._provider, self):
+                self._orphan = self._provider
+            else:
                 self._wiring.registry.leave(self._provider)
             self._provider = None
 
