@@ -65,6 +65,10 @@ class PendingRequest(Protocol):
     def when_lost(self, call: Callable[[], object]) -> None:
         """Call ``call`` if its connection is lost before the answer."""
 
+    @property
+    def over(self) -> bool:
+        """True after the answer, or without the connection."""
+
 
 class Origin(Protocol):
     """A connection that begins sessions."""
@@ -119,9 +123,12 @@ class LongPollSession(VirtualTransport):
     def xmit(self, exchange: PendingRequest, number: int, blocks: bytes) -> None:
         """Handle a request with messages of the peer."""
         self._origin = None
-        if number != self._next_xmit or self._held is not None or self._closing:
+        # A withheld request whose connection was lost may be repeated: its messages have not been delivered.
+        pending = self._held is not None and not self._held[0].over
+        if number != self._next_xmit or pending or self._closing:
             self._out_of_sequence(exchange, f"xmit {number}, not {self._next_xmit}")
         elif self.reading:
+            self._held = None
             self._deliver(exchange, blocks)
         else:
             self._held = exchange, blocks

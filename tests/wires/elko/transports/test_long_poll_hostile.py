@@ -71,6 +71,25 @@ def test_what_a_busy_session_is_sent_waits_and_its_answer_too(web: Web) -> None:
     assert web.hub.words() == [*["word"] * 2_000, "after"]
 
 
+@pytest.mark.parametrize(
+    ("turns", "answer"),
+    [(0, '{ "seqnum": "3" }\n'), (1, '{ "error": "sequenceError" }\n')],
+    ids=["withheld", "delivered"],
+)
+def test_a_withheld_request_may_be_repeated_when_its_connection_was_lost(web: Web, turns: int, answer: str) -> None:
+    peer, again = web.start(), web.connect()
+    web.hub.heard.cost = COST
+    peer.say(*["word"] * 2_000)
+    peer.link.request(f"/xmit/{peer.session}/2", "after")
+    assert peer.link.responses() == []
+    peer.link.lose()
+    web.hub.clock.pump([0] * turns)
+    again.request(f"/xmit/{peer.session}/2", "after")
+    web.hub.clock.pump([0] * 50)
+    assert again.responses() == [(200, answer)]
+    assert web.hub.words() == [*["word"] * 2_000, "after"]
+
+
 def test_a_withheld_answer_is_an_error_when_the_session_ends(web: Web) -> None:
     peer = web.start()
     web.hub.heard.cost = COST
