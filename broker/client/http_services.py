@@ -143,7 +143,7 @@ class HttpClient:
         """
         try:
             query["wait"] = wait or None
-            answer = self.request("GET", _path(name), query, seconds=wait, has=["services"])
+            answer = self.request("GET", _path(name), query, seconds=wait, has={"services": list})
         except Refused as refused:
             if refused.code == 404:
                 return []
@@ -205,8 +205,8 @@ class HttpClient:
     ) -> Any:
         """Return the JSON of an answer, None without a body. Raises `Refused` and `Unreachable`.
 
-        ``more``: ``headers``, ``seconds`` for the answer beyond the time limit of the client, and names that it
-        ``has``: a server whose answer is without them is no broker.
+        ``more``: ``headers``, ``seconds`` for the answer beyond the time limit of the client, and members that it
+        ``has`` with their types: a server whose answer is without them is no broker.
         """
         chosen = {name: value for name, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(chosen, doseq=True)}" if chosen else "")
@@ -227,7 +227,7 @@ class HttpClient:
         body: object,
         headers: Any = None,
         seconds: float = 0.0,
-        has: Sequence[str] = (),
+        has: Mapping[str, type] = {},
     ) -> Any:
         with closing(self._ask(url, method, target, body, headers or {}, self._timeout + seconds)) as response:
             data = response.read(MAX_BODY)
@@ -241,7 +241,8 @@ class HttpClient:
         except ValueError:
             raise OSError(f"the server is no broker: its answer {response.status} is no JSON") from None
         if response.status < 400:
-            missing = [name for name in has if not isinstance(answer, dict) or name not in answer]
+            members = answer if isinstance(answer, dict) else {}
+            missing = [name for name, kind in has.items() if not isinstance(members.get(name), kind)]
             if missing:
                 raise OSError(f"the server is no broker: its answer {response.status} has no {missing[0]}")
             return answer
@@ -356,7 +357,7 @@ class Offer:
                 self._client._answer(url, "DELETE", self._path, None, self._headers())
                 return
 
-    def _send(self, method: str, more: str, body: object, has: Sequence[str] = ()) -> Any:
+    def _send(self, method: str, more: str, body: object, has: Mapping[str, type] = {}) -> Any:
         return self._client.request(method, self._path + more, None, body, headers=self._headers(), has=has)
 
     def _headers(self) -> dict[str, str]:
@@ -374,7 +375,7 @@ class Offer:
                 self._delete()
 
     def _register(self, report: Mapping[str, Any]) -> None:
-        answer = self._send("PUT", "", {**self._body, **report}, ["owner_token", "provider"])
+        answer = self._send("PUT", "", {**self._body, **report}, {"owner_token": str, "provider": int})
         self.token, self.provider = answer["owner_token"], answer["provider"]
         self.warnings = answer.get("warnings", [])
 

@@ -252,7 +252,7 @@ def test_an_offer_that_cannot_be_renewed_has_its_error() -> None:
         until(lambda: not client._offers)  # else a program that offers again and again would keep them all
 
 
-@pytest.mark.parametrize("other", [{}, [], None])
+@pytest.mark.parametrize("other", [{}, [], None, {"services": 3, "owner_token": 3, "provider": 3}])
 def test_an_answer_that_no_broker_gives_counts_as_none(other: object) -> None:
     """As of another server at the address, for example while the broker is replaced."""
     found = {"provider": 7, "protocol": "tcp", "hostport": "192.0.2.1:7000"}
