@@ -7,7 +7,7 @@ Rules:
   `keep` of the bridge. A link that opens again refreshes the routes that it brings; the others go after that time, or
   as soon as a new one needs their place: after a restart of the neighbour the same services have other idents.
 - Refused services are not in the table. If the reason may pass, as a limit or a lack of provider ids, the neighbour is
-  asked for all services again after `ASK_AFTER`, once there is room.
+  asked for all services again after `ASKS`, once there is room.
 - Changes of routes are worked off in slices, so that a link with thousands of services stops nothing else.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.backoff import Backoff
 from broker.bridge.exports import WIRE
 from broker.bridge.paths import Path
 from broker.cluster import layout
@@ -33,6 +34,9 @@ MAX_IDENT = 8_192
 
 ASK_AFTER = 10.0
 """Seconds until the neighbour is asked for services that were refused."""
+
+ASKS = Backoff(ASK_AFTER, 160.0)
+"""Pauses between such requests while services are refused again: each answer has all services of the neighbour."""
 
 PASSING = (Reason.LIMIT, Reason.UNAVAILABLE)
 """Reasons of refusals that may pass."""
@@ -75,6 +79,10 @@ class Source:
     """The routes to the services of each provider of the neighbour."""
     loads: dict[int, tuple[float, LoadDetails | None]] = attrs.field(factory=dict)
     expiry: IDelayedCall | None = None
+    asks: int = 0
+    """Requests for all services in a row after which some were refused again."""
+    asked: float = -ASK_AFTER
+    """Time of the last one."""
     refused: int = 0
     error: str = ""
 
@@ -176,12 +184,14 @@ class Imports:
         source.refused += 1
         source.error = refusal.text
         if refusal.reason in PASSING and source not in self._asking:
-            self._asking[source] = self._clock.callLater(ASK_AFTER, self._ask, source)
+            source.asks = source.asks + 1 if self._clock.seconds() < source.asked + ASK_AFTER else 1
+            self._asking[source] = self._clock.callLater(ASKS.after(source.asks), self._ask, source)
 
     def _ask(self, source: Source) -> None:
         """Ask for services that were refused, once there is room."""
         if len(source.routes) < source.config.services:
             del self._asking[source]
+            source.asked = self._clock.seconds()
             source.ask()
         else:
             self._asking[source] = self._clock.callLater(ASK_AFTER, self._ask, source)

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from broker.access.rights import AnonymousAccess
 from broker.bridge.bridges import Bridges
-from broker.bridge.imports import ASK_AFTER
+from broker.bridge.imports import ASK_AFTER, ASKS
 from broker.bridge.paths import HEADER, Path, split
 from broker.cluster.links.link_messages import LinkState, Neighbour
 from broker.config.bridge_settings import Bridges as Config
@@ -364,6 +364,24 @@ def test_services_are_refused_and_counted_while_there_are_no_provider_ids() -> N
     assert "shop" in rig["b"].found()
     rig.wait(ASK_AFTER)
     assert sorted(rig["b"].found()) == ["bank-0", "bank-1", "bank-2", "shop"]
+
+
+def test_a_neighbour_is_asked_ever_more_rarely_while_services_are_refused() -> None:
+    rig = Rig("ab")
+    rig["a"].offer("bank")
+    rig.without_ids = True
+    rig.wait(600)
+    assert rig["b"].row("a")["refused"] == 7  # at once, and after 10, 20, 40, 80, 160 and 160 s
+    rig.without_ids = False
+    rig.wait(ASKS.most)
+    assert list(rig["b"].found()) == ["bank"]
+    rig.wait(ASK_AFTER)
+    rig["a"].offer("pub")
+    rig.without_ids = True
+    rig.wait()
+    rig.without_ids = False
+    rig.wait(ASK_AFTER)
+    assert sorted(rig["b"].found()) == ["bank", "pub"]
 
 
 def test_a_service_stays_on_the_longer_way_while_the_shorter_one_is_refused() -> None:
