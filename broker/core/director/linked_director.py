@@ -34,7 +34,7 @@ from typing import Any, Union
 
 import attrs
 import msgspec
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
@@ -62,6 +62,10 @@ UNCLAIMED = 3
 
 ANSWER_SECONDS = 2.0
 """Seconds within which another director must answer; for as long, no more requests are sent to one that did not."""
+
+DECIDE_SECONDS = 1.5
+"""Seconds after which a request of another director that waits for a recorded server is given up here. With less than
+`ANSWER_SECONDS`, at most one of the two reserves a place."""
 
 MAX_ASKED = 5_000
 """Requests that wait for the answers of other directors: half of what the queue of a link takes. More are decided
@@ -514,12 +518,17 @@ class LinkedDirector(Director):
             self._send(broker, Grant(ask.number, value.context, value.hostport, value.reservation))
 
         def failed(failure: Failure) -> None:
+            if failure.check(TimeoutError):
+                return  # the other director decides
             failure.trap(Refusal)
             refusal: Any = failure.value
             context = refusal.context if isinstance(refusal, Denied) else None
             self._send(broker, Deny(ask.number, context, refusal.text, refusal.reason.code))
 
-        maybeDeferred(self._reserve_here, request, broker).addCallbacks(granted, failed)
+        decision = maybeDeferred(self._reserve_here, request, broker)
+        if not decision.called:
+            decision.addTimeout(DECIDE_SECONDS, self._clock)
+        decision.addCallbacks(granted, failed)
 
     # Reservations that are granted here, for the others
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from twisted.internet.defer import maybeDeferred
 
 from broker.core.director.director_interfaces import Denied, DirectorSettings, DoReserve, Granted, Request
+from broker.core.director.farm_record import RECORD_SECONDS
 from broker.core.director.linked_director import ANSWER_SECONDS, CHANNEL, State
-from broker.core.director.returning import WITHIN
+from broker.core.director.returning import SETTLE, WITHIN
 from broker.core.errors import Reason, Refusal
 from tests.core.director.linked import Brokers
 from tests.core.director.rig import check
@@ -317,6 +321,35 @@ def test_a_director_that_is_restarted_lets_the_warm_ones_decide() -> None:
     server.connect("a")
     brokers.settle(WITHIN)
     assert (back.state, brokers.active()) == (State.STANDBY, "b")
+
+
+def test_after_a_restart_of_all_brokers_a_request_that_waits_for_its_server_gets_one_place(tmp_path: Path) -> None:
+    brokers = Brokers("a", "b")
+
+    def keep_records() -> None:
+        for name, director in brokers.directors.items():
+            director.keep_record(brokers.clock, maybeDeferred, str(tmp_path / name), WITHIN)
+
+    keep_records()
+    server = brokers.server("cs1")
+    server.open("context-inn")
+    brokers.settle(RECORD_SECONDS + 1)
+    for name in "ab":
+        brokers.kill(name)
+        brokers.expire(name)
+    brokers.start("a", link=False)
+    brokers.start("b")
+    keep_records()
+    brokers.settle()
+    assert (brokers.directors["b"].state, brokers.directors["b"].decider) == (State.STARTING, "a")
+    answers = brokers.ask("b", "context-inn", "user-joe")
+    brokers.settle(ANSWER_SECONDS + 1)
+    assert answers == []
+    server.connect("a", "b")
+    brokers.settle(SETTLE + 1)
+    assert brokers.at(*answers) is server
+    assert [name for _, _, name in server.admits.values()] == ["b"]
+    assert [brokers.count(name, "reservations") for name in "ab"] == [1, 1]
 
 
 def test_a_director_that_stops_gives_the_claim_away() -> None:
