@@ -196,8 +196,7 @@ class Director:
     def use(self, settings: DirectorSettings) -> None:
         """Apply new settings. Reservations that exist keep their expiry."""
         self._max_links = settings.providers
-        self._reservations.seconds = settings.reservation_seconds
-        self._reservations.quotas.each_user = settings.user_reservations
+        self._reservations.use(settings.reservation_seconds, settings.user_reservations)
         self._farm.selection.bump = settings.load_bump
         self._farm.selection.panic = settings.panic
 

@@ -30,6 +30,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -48,6 +50,8 @@ from broker.core.director.farm_tables import MultiMap
 from broker.core.errors import Refusal, at_limit
 
 _NONE: Mapping[str, Reservation] = {}
+
+_due = attrgetter("due")
 
 EACH_CONNECTION = "director.listeners.limits.reservations"
 """Name of the limit of a connection in the configuration, for `at_limit`."""
@@ -143,8 +147,8 @@ class Reservations:
     def __init__(self, clock: IReactorTime, seconds: float, each_user: int) -> None:
         self._clock = clock
         self.seconds = seconds
-        self._all: OrderedDict[Reservation, None] = OrderedDict()
-        """In the order of expiry."""
+        self._lines: list[OrderedDict[Reservation, None]] = [OrderedDict()]
+        """Each in the order of expiry. New ones are added to the last: the others are of longer lifetimes than now."""
         self.quotas = ReservationQuotas(each_user)
         self._anonymous: MultiMap[tuple[Server, str], Reservation] = MultiMap()
         """Reservations of anonymous users, by the server and the granted name."""
@@ -161,7 +165,20 @@ class Reservations:
         """Number of reservations that a newer one replaced."""
 
     def __len__(self) -> int:
-        return len(self._all)
+        return sum(map(len, self._lines))
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return chain.from_iterable(self._lines)
+
+    def __contains__(self, reservation: Reservation) -> bool:
+        return any(reservation in line for line in self._lines)
+
+    def use(self, seconds: float, each_user: int) -> None:
+        """Apply another lifetime to later reservations, and another maximum of one user."""
+        if seconds < self.seconds:
+            self._lines = [*filter(None, self._lines), OrderedDict()]
+        self.seconds = seconds
+        self.quotas.each_user = each_user
 
     def place(self, name: str, server: Server) -> Placement:
         """Return the placement of a context that is to be opened on a server, as the latest one of that name."""
@@ -183,7 +200,7 @@ class Reservations:
         server = place.server
         due = self._clock.seconds() + self.seconds
         reservation = Reservation(place, place.name, asked, user, holder, requester, due)
-        self._all[reservation] = None
+        self._lines[-1][reservation] = None
         if user is None:
             self._anonymous.add((server, place.name), reservation)
         place.reservations[reservation] = None
@@ -199,6 +216,8 @@ class Reservations:
         place.changed()
         if self._timer is None:
             self._timer = self._clock.callLater(self.seconds, self._expire)
+        elif due < self._timer.getTime():
+            self._timer.reset(self.seconds)
         return reservation
 
     def claim(self, context: OpenContext, user: str) -> None:
@@ -250,7 +269,7 @@ class Reservations:
         for placement in tuple(server.placements.values()):
             for reservation in tuple(placement.reservations):
                 # It may have expired or been replaced between two steps.
-                if reservation in self._all:
+                if reservation in self:
                     self._lose(reservation)
                     yield
 
@@ -274,7 +293,8 @@ class Reservations:
     def _end(self, reservation: Reservation) -> None:
         place = reservation.place
         server = place.server
-        del self._all[reservation]
+        for line in self._lines:
+            line.pop(reservation, None)
         self.quotas.remove(reservation)
         if reservation.user is None:
             self._anonymous.remove((server, reservation.name), reservation)
@@ -289,7 +309,8 @@ class Reservations:
         due = 0.0
         # A burst of reservations expires as a burst: the bound keeps one turn of the reactor short.
         for _ in range(EXPIRIES_PER_TURN):
-            first = next(iter(self._all), None)
+            oldest = (next(iter(line)) for line in self._lines if line)
+            first = min(oldest, key=_due, default=None)
             if first is None:
                 return
             due = first.due
@@ -297,5 +318,5 @@ class Reservations:
                 break
             self.expired += 1
             self._end(first)
-        if self._all:
+        if self:
             self._timer = self._clock.callLater(max(0.0, due - now), self._expire)

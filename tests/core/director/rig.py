@@ -131,7 +131,7 @@ def check(director: Director) -> None:
     farm = director._farm
     presence = farm.presence
     reservations = director._reservations
-    waiting = list(reservations._all)
+    waiting = list(reservations)
     shown = {}
     hidden = 0
     present: Counter[str] = Counter()
@@ -214,4 +214,5 @@ def check(director: Director) -> None:
     for reservation in waiting:
         assert reservation in reservation.place.reservations
     assert bool(waiting) <= (reservations._timer is not None)
-    assert [reservation.due for reservation in waiting] == sorted(reservation.due for reservation in waiting)
+    for line in reservations._lines:
+        assert [reservation.due for reservation in line] == sorted(reservation.due for reservation in line)

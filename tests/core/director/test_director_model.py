@@ -184,7 +184,7 @@ class Model(RuleBasedStateMachine):
                 assert basecap < 0 or taken < basecap
 
     def reservations(self) -> list[Reservation]:
-        return list(self.rig.director._reservations._all)
+        return list(self.rig.director._reservations)
 
     @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
     def wait(self, seconds: float) -> None:

@@ -415,6 +415,23 @@ def test_the_time_of_reservations_can_be_set() -> None:
     assert rig.count("reservations") == 0
 
 
+def test_a_shorter_time_of_reservations_does_not_wait_for_the_earlier_ones() -> None:
+    rig = Rig(DirectorSettings(reservation_seconds=60.0))
+    rig.server("cs1")
+    rig.granted("context-a", "user-ann")
+    rig.director.use(DirectorSettings(reservation_seconds=5.0))
+    rig.granted("context-a", "user-bob")
+    rig.clock.advance(1)
+    rig.granted("context-a", "user-cyd")
+    left = []
+    for seconds in (4, 1, 53, 1):
+        rig.clock.advance(seconds)
+        check(rig.director)
+        left.append(rig.count("reservations"))
+    assert left == [2, 1, 1, 0]
+    assert rig.clock.getDelayedCalls() == []
+
+
 # clones
 
 
