@@ -114,7 +114,7 @@ def user_found(place: core.UserPlace) -> wire.UserFound:
     return wire.UserFound(user=place.user, on=place.on, contexts=place.contexts or UNSET)
 
 
-_NONE: set[Deferred[core.Granted]] = set()
+_NONE: dict[Deferred[core.Granted], wire.Reserve] = {}
 """The reservations that are answered later of a session without any: most have none, ever."""
 
 RESERVATION_BYTES = 1_000
@@ -182,8 +182,8 @@ class DirectorSession(ElkoSession):
         # Only providers and administrators need these; None saves memory in the many sessions of users.
         self._outbox: Outbox | None = None
         self._server: IContextServer | None = None
-        self._asked: set[Deferred[core.Granted]] = _NONE
-        """Reservations that are answered later."""
+        self._asked: dict[Deferred[core.Granted], wire.Reserve] = _NONE
+        """Reservations that are answered later, with their requests."""
         self._watcher: _Receiver | None = None
         self._watched: Counter[tuple[str, str]] | None = None
         self._watched_bytes = 0
@@ -220,8 +220,16 @@ class DirectorSession(ElkoSession):
             self._outbox.end()
 
     def review(self) -> bool:
-        """Check the user and the rights again, and end the watches of an administrator who may not view any more."""
+        """Check the user and the rights again, and end activities that are no longer permitted.
+
+        Denies reservations that wait, and ends the watches of an administrator.
+        """
         stays = super().review()
+        if stays and self._grants is not None:
+            for granted, message in tuple(self._asked.items()):
+                if not self._grants.may("find", message.context):
+                    self._deny(message, self._forbidden("find", message.context))
+                    granted.cancel()
         if stays and self._watched and self._grants is not None and not self._grants.may("view"):
             watcher, watched = self._watching()
             watched.clear()
@@ -284,8 +292,8 @@ class DirectorSession(ElkoSession):
             self._grant(message, granted)
             return
         if self._asked is _NONE:
-            self._asked = set()
-        self._asked.add(granted)
+            self._asked = {}
+        self._asked[granted] = message
         granted.addCallback(partial(self._grant, message)).addErrback(self._denied, message).addBoth(
             self._answered, granted
         )
@@ -333,7 +341,7 @@ class DirectorSession(ElkoSession):
 
     def _answered(self, result: object, granted: Deferred[core.Granted]) -> object:
         """End a connection whose input has ended, after its last answer."""
-        self._asked.discard(granted)
+        del self._asked[granted]
         if self._ended and not self._awaits():
             self._peer.close()
         return result

@@ -7,7 +7,9 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import maybeDeferred
 
+from broker.core.director.farm_record import RecordedServer, encode
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR
@@ -141,3 +143,30 @@ def test_the_watches_of_the_directors_administrator_end_with_the_right_to_view(t
     farm.settle()
     assert ann.take() == []
     assert not ann.closed
+
+
+def test_a_reservation_that_waits_is_denied_with_the_right_to_the_context(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    farm = DirectorFarm()
+    recorded = RecordedServer("one", {"tcp": "one:9000"}, {"bob": False, "shared": False}, ("bob-1", "shared"))
+    path = tmp_path / "director.json"
+    path.write_bytes(encode([recorded], farm.clock.seconds()))
+    farm.director.keep_record(farm.clock, maybeDeferred, str(path), 20.0)
+    control = access(rig, policy())
+    bob = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
+    bob.say("director", "auth", auth=BOB)
+    for context in ("bob-1", "shared"):
+        assert bob.ask("director", "reserve", protocol="tcp", context=context, tag=context) == []
+    rig.change(NO_NAMES)
+    denied = {"to": "director", "op": "reserve", "context": "bob-1", "tag": "bob-1"}
+    assert bob.take() == [{**denied, "deny": "bob has no right to find 'bob-1' here"}]
+    assert bob.reasons == ["forbidden"]
+    one = farm.server("one", family="shared")
+    one.say("provider", "willserve", context="bob")
+    opens(one, "bob-1")
+    opens(one, "shared")
+    farm.clock.pump([0.1] * 20)
+    [granted] = bob.take()
+    assert (granted["context"], granted["hostport"]) == ("shared", "one:9000")
+    assert [message["context"] for message in one.take()] == ["shared"]
+    assert not bob.closed
