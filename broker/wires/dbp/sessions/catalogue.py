@@ -328,12 +328,17 @@ class Catalogue:
     # administration
 
     def use(self, dbp: Dbp, rights: Rights) -> None:
-        """Apply other settings, and ``rights`` to register. They hold for later registrations; the interval of probes
-        holds for all services."""
+        """Apply other settings, and ``rights`` to register. The settings hold for later registrations; the interval of
+        probes holds for all services. Those whose names may not be offered any more are sent a DISCONNECT, and removed.
+        """
         self.dbp = dbp
         self._rights = rights
-        for entry in self._entries.values():
-            self._look(entry)
+        for entry in list(self._entries.values()):
+            if rights.permits(entry.name):
+                self._look(entry)
+            else:
+                self._outbound.part(entry)
+                self.remove(entry, "revoked")
 
     def part_all(self) -> None:
         """Send all services a DISCONNECT, since the broker stops. They stay in the registry, and so in its record."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from broker.core.model import Kind
+from broker.core.model import Kind, Rights
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.outbound import Beacon
 from tests.recording.farm import START
@@ -918,6 +918,20 @@ def test_19_a_service_that_an_operator_withdraws_is_sent_a_disconnect_and_remove
     assert farm.counted("dbp_services.withdrawn") == 1
     assert gondor.take() == []
     farm.dealer().registered("Rohan", **TIMED)
+    assert not gone(farm, "Rohan")
+
+
+def test_19_a_service_whose_name_may_not_be_offered_any_more_is_sent_a_disconnect_and_removed(farm: DbpFarm) -> None:
+    rohan, gondor = farm.dealer().registered("Rohan", **TIMED), farm.dealer().registered("Gondor", **UNTIMED)
+    farm.hermes().registered("Shire", **HERMES)
+    farm.use(Dbp(), Rights(("Gon*",)))
+    assert [frames[0] for frames in rohan.take()] == [b"</3"]
+    assert [gone(farm, name) for name in ("Rohan", "Gondor", "Shire")] == [True, False, True]
+    assert farm.counted("dbp_services.revoked") == 2
+    assert gondor.take() == []
+    farm.use(Dbp())
+    rohan.connect()
+    rohan.registered("Rohan", **TIMED)
     assert not gone(farm, "Rohan")
 
 
