@@ -326,7 +326,7 @@ class Mc0Subscriptions:
     def apply_rights(self, session: Mc0Session) -> bool:
         """Apply changed rights of a session to its subscriptions. Returns True if these changed.
 
-        Subscriptions that are no longer permitted end; refused ones that are permitted now begin.
+        Subscriptions that are no longer permitted end; refused ones that are permitted now begin, with last values.
         """
         ended = [topic for topic in session.topics if not session.rights.may_subscribe(topic)]
         permitted = [topic for topic in session.refused if session.rights.may_subscribe(topic)]
@@ -334,7 +334,7 @@ class Mc0Subscriptions:
             return False
         self.unsubscribe(session, [*ended, *permitted])
         # The ended ones are requested again, only to be stored as refused: a later reload may permit them.
-        self.subscribe_permitted(session, [*permitted, *ended])
+        self.send_last(session, self.subscribe_permitted(session, [*permitted, *ended]))
         return True
 
 

@@ -211,6 +211,18 @@ def test_what_the_connector_was_refused_begins_when_it_is_allowed(farm: Mc0Farm)
     assert refused(farm, peer) == []
 
 
+def test_a_refused_topic_that_is_allowed_later_begins_with_its_last_value(farm: Mc0Farm) -> None:
+    farm.topics.last_values.every = True
+    for topic, body in ((b"other", b"old"), (b"other", b"x"), (b"web1/a", b"y")):
+        farm.topics.publish(topic, [], [body])
+    peer = connector(farm)
+    assert peer.ask("SUB|ID|s||web1/a|other|empty") == ["OK|ID|s", "MESSAGE|TOPIC|web1/a||y"]
+    farm.use()
+    assert peer.take() == ["MESSAGE|TOPIC|other||x"]
+    farm.use()
+    assert peer.take() == []
+
+
 def test_new_rules_count_for_what_is_published_at_once(farm: Mc0Farm) -> None:
     peer = connector(farm)
     assert peer.ask("PUT|TOPIC|registration|ID|1||x") == ["OK|ID|1"]
