@@ -112,9 +112,11 @@ class Mc0Conversation:
     # administration
 
     def use(self, most_sessions: int, most_subscriptions: int) -> None:
-        """Apply new limits."""
+        """Apply new limits. Topics that were refused for the lower limit of subscriptions begin."""
         self.table.most = most_sessions
-        self._subscriptions.most = most_subscriptions
+        before, self._subscriptions.most = self._subscriptions.most, most_subscriptions
+        if most_subscriptions > before:
+            self.review()
 
     def review(self) -> None:
         """Apply the current grants to all sessions.

@@ -223,6 +223,17 @@ def test_a_refused_topic_that_is_allowed_later_begins_with_its_last_value(farm: 
     assert peer.take() == []
 
 
+def test_what_found_no_place_begins_when_there_may_be_more_subscriptions() -> None:
+    farm = Mc0Farm(rule(subscribe="*"), keys=KEYS, subscriptions=1)
+    peer = connector(farm)
+    peer.say("SUB||first|second|third")
+    assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first"], [b"second", b"third"])
+    farm.wire.use(100, 2)
+    assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first", b"second"], [b"third"])
+    farm.wire.use(100, 1)
+    assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first", b"second"], [b"third"])
+
+
 def test_new_rules_count_for_what_is_published_at_once(farm: Mc0Farm) -> None:
     peer = connector(farm)
     assert peer.ask("PUT|TOPIC|registration|ID|1||x") == ["OK|ID|1"]
