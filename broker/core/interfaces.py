@@ -5,7 +5,7 @@ The file is longer than others: it is the list of everything in the core that se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -174,6 +174,13 @@ class IRegistry(Interface):
 
     def policy_of(service: Service) -> Policy:
         """Return the effective place of a service in finds: SHOW unless its check fails or it is doubtful."""
+
+    def services_named(name: str) -> Iterator[Service]:
+        """Yield all services of a name, by protocol.
+
+        Those of a protocol are the live ones, also those that finds leave out, and then the marked ones from before a
+        restart that no live one has replaced.
+        """
 
     def services_of(provider: int) -> Sequence[Service]:
         """Return the services of a provider, 0 for the broker itself; none if it has left. Cheaper than `provider`."""

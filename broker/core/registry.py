@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import attrs
@@ -359,6 +359,12 @@ class Registry:
             for service in member.services
             if name is None or service.name == name
         ]
+
+    def services_named(self, name: str) -> Iterator[Service]:
+        for protocol in self.protocols(name, restored=True):
+            yield from self.services(name, protocol)
+            if self._restored.some:
+                yield from (each for each in self.find(name, protocol, restored=True) if each.restored)
 
     def services_of(self, provider: int) -> Sequence[Service]:
         member = self._members.get(provider)

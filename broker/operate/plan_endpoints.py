@@ -59,7 +59,8 @@ class Replicas:
 
     ``replicas`` is ``wanted``, and at least ``has`` unless scaling in was allowed. ``wanted`` is the need of the
     present hour and the next one by the schedule of the plan, within the limits of the policy; ``has`` are the
-    providers that offer the service now, or another one of its pool: services that share servers have one need.
+    providers that offer the service now, or another one of its pool: services that share servers have one need. After
+    a restart of the broker they count before they have registered again, for a grace period.
     ``made`` is the moment of the plan, ``age`` the time since then in seconds.
     ``record`` has the hours of past weeks in which the schedule would have been short, and its saving.
     """
@@ -92,7 +93,8 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
         wanted = None if planned is None else planned.wanted(current.made + age)
         if planned is None or wanted is None:
             raise Problem(404, f"the capacity plan has no need of {name[:80]!r}", Reason.NO_SUCH_SERVICE)
-        offered = (service for each in current.sharing(name) for service in registry.services(each))
+        # With those from before a restart: their providers run, and a scaler would start others in their place.
+        offered = (service for each in current.sharing(name) for service in registry.services_named(each))
         has = len({service.provider for service in offered})
         number = wanted if call.query.scale_in else max(wanted, has)
         return answer(Replicas(name, number, wanted, has, moment(current.made), round(age), planned.record))

@@ -100,20 +100,9 @@ class Explainer:
 
     def entries(self, name: str) -> Iterator[list[Entry]]:
         """Yield the entries of a name in pieces."""
-        services = (
-            service
-            for protocol in islice(self._registry.protocols(name, restored=True), MAX_ENTRIES)
-            for service in self._all(name, protocol)
-        )
-        left = islice(services, MAX_ENTRIES)
+        left = islice(self._registry.services_named(name), MAX_ENTRIES)
         while some := list(islice(left, PIECE)):
             yield [self.explain(service, self._registry.provider(service.provider)) for service in some]
-
-    def _all(self, name: str, protocol: str) -> Iterator[Service]:
-        """Yield the live services of a name and protocol, with those that finds leave out, and the restored ones."""
-        yield from self._registry.services(name, protocol)
-        found = self._registry.find(name, protocol, restored=True)
-        yield from (service for service in found if service.restored)
 
     def of(self, provider: Provider) -> Iterator[list[Entry]]:
         """Yield the entries of a provider in pieces."""

@@ -9,11 +9,13 @@ import attrs
 import pytest
 from zope.interface import implementer
 
+from broker.core.model import Provider, Service
 from broker.core.plan import WEEK, IPlan, Plan, PlannedService, ScheduleRecord, Verdict
 from broker.operate import metrics, plan_endpoints
 from broker.rest.problem import Problem
 from tests.operate.calls import ApiFarm, Site
 from tests.operate.test_metrics import samples
+from tests.recording.farm import GRACE
 
 DAY = 86_400.0
 
@@ -138,6 +140,19 @@ def test_an_autoscaler_counts_the_servers_of_a_pool_once() -> None:
     farm.join("b", "shop")
     farm.join("c", "other")
     assert [site.get(f"/v1/plan/{name}/replicas")["has"] for name in ("bank", "shop")] == [2, 2]
+
+
+def test_an_autoscaler_counts_the_providers_that_return_after_a_restart() -> None:
+    farm = ApiFarm(
+        *(Provider(id, f"b-{id}", "elko", "", 0.0, 0.0, (Service("bank", f"b-{id}:80", id),)) for id in (7, 8))
+    )
+    site = Site(plan_endpoints.plan_endpoints(Current(farm, scheduled(farm, 1)), farm.registry, farm.clock))
+    told = site.get("/v1/plan/bank/replicas")
+    assert (told["replicas"], told["has"]) == (2, 2)
+    farm.join("b-7", "bank")
+    assert site.get("/v1/plan/bank/replicas")["has"] == 2
+    farm.clock.advance(GRACE)
+    assert site.get("/v1/plan/bank/replicas")["has"] == 1
 
 
 def test_an_autoscaler_gets_no_number_from_an_old_plan_or_of_an_unknown_service() -> None:
