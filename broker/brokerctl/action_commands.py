@@ -232,8 +232,10 @@ async def _scale(
         raise Failure(f"the answer of the broker lacks the providers of {service}", Exit.UNINTELLIGIBLE) from None
     launches, withdrawn = min(max(0, wanted - has), most), list[int]()
     if has > wanted:
-        listed = rows(await client.get("/v1/services", {"where": f"service={service}", "sort": "load", "limit": 1_000}))
-        withdrawn = list(dict.fromkeys(int(row["provider"]) for row in listed))[: min(has - wanted, most)]
+        answer = await client.get(f"/v1/services/{segment(service)}", {"near": "load", "limit": 1_000})
+        # One from before a restart of the broker has no provider yet to withdraw it from.
+        present = (row for row in rows(answer, "services") if not row.get("restored"))
+        withdrawn = list(dict.fromkeys(int(row["provider"]) for row in present))[: min(has - wanted, most)]
     if act:
         for _ in range(launches):
             await client.post("/v1/actions/launch", {"name": launcher})

@@ -78,3 +78,20 @@ def test_an_autoscaler_and_scale_print_what_the_page_shows(tmp_path: Path) -> No
         [command] = [each for each, _ in commands(OPERATIONS) if "--act" in each]
         assert ctl(command.removeprefix("brokerctl ")).endswith("launch bank-worker\n" * 2)
         until(lambda: len([*tmp_path.glob("launched.*")]) == 2)
+
+
+def test_scale_withdraws_the_least_loaded_providers(tmp_path: Path) -> None:
+    needed = service("bank", need_now=1, schedule=[1] * 168)
+    (tmp_path / "plan.json").write_bytes(document(needed, issued=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")))
+    (tmp_path / "broker.toml").write_text('[plan]\nfile = "plan.json"\n')
+    with Daemon(tmp_path, "--config", "broker.toml") as daemon:
+        providers = []
+        for number, load in enumerate((0.9, 0.3, 0.6)):
+            offer = {"hostport": f"192.0.2.{number}:7000", "ttl": 600, "load": load}
+            providers.append(http(daemon, "PUT", f"/v1/services/bank/{number}", offer)[1]["provider"])
+        url = f"http://127.0.0.1:{daemon.http_port()}"
+        command = [sys.executable, "-m", "broker.brokerctl", "--url", url, "scale", "bank", "--scale-in", "--act"]
+        lines = check_output(command, text=True, env=environment()).splitlines()
+        assert lines[1:] == [f"withdraw bank of provider {providers[number]}" for number in (1, 2)]
+        left = http(daemon, "GET", "/v1/services/bank")[1]["services"]
+        assert [each["provider"] for each in left] == providers[:1]
