@@ -17,8 +17,8 @@ Rules:
 - A name outside of the domain, a zone transfer and a class other than IN are REFUSED. All types (ANY) is HINFO
   (RFC 8482).
 - Services with a secret are not answered: DNS cannot transmit it.
-- A response has at most `MAX_PLACES` places, in a window of all places that begins anywhere: programs take the first
-  address that they get, and so choose different ones.
+- A response has at most `MAX_PLACES` places, in a window that begins anywhere, of all places that have the asked type:
+  programs take the first address that they get, and so choose different ones.
 - Services with a failing health check come after all others, with the priority `FAILING`, or are left out.
 - A hostport is free text, ``host:port`` by convention. DNS expresses an IP address or a host name, with a port or
   without; an IPv6 address with a port stands in brackets. Names are passed on and never resolved.
@@ -393,8 +393,7 @@ class Zone:
         if not services:
             return owner.respond([]) if self.names.is_parent(name) else owner.missing()
         places, first = len(services), begin(len(services))
-        services = list(self.registry.by_check(services[first:] + services[:first]))[:MAX_PLACES]
-        data, additional = self._records(services, owner)
+        data, additional = self._records(self.registry.by_check(services[first:] + services[:first]), owner)
         if is_stable:
             owner.basis = Basis(
                 owner.dns, folded, found, places, first, self.registry.revision, owner.loads, serial=None
@@ -449,15 +448,18 @@ class Zone:
         return "" if known is None else known[1]
 
     def _records(self, services: Sequence[Service], owner: _Owner) -> tuple[list[Data], list[Record]]:
-        """Return the data of the asked type (of one other if that has none), and the additional records."""
-        if owner.type == dns_response.TXT:
-            return [Txt(strings(service)) for service in services], []
-        found = [(service, where) for service in services if (where := host_port(service.hostport)) is not None]
-        if owner.type == dns_response.SRV:
-            return self._srv([(service, where) for service, where in found if where.port is not None], owner)
-        addresses: list[Data] = [Address(where.host) for _, where in found if not isinstance(where.host, bytes)]
+        """Return the data of the asked type, and the additional records: of the first services that have that type."""
+        places = ((each, where) for each in services if (where := host_port(each.hostport)) is not None)
+        match owner.type:
+            case dns_response.TXT:
+                return [Txt(strings(each)) for each in services[:MAX_PLACES]], []
+            case dns_response.SRV:
+                return self._srv(list(islice((each for each in places if each[1].port is not None), MAX_PLACES)), owner)
+            case dns_response.A | dns_response.AAAA:
+                hosts = (Address(where.host) for _, where in places if not isinstance(where.host, bytes))
+                return list(islice((each for each in hosts if each.type == owner.type), MAX_PLACES)), []
         # A name always has the TXT records of its services, so all types (ANY) are never none.
-        return addresses or [Txt(())], []
+        return [Txt(())], []
 
     def _srv(self, found: Sequence[tuple[Service, HostPort]], owner: _Owner) -> tuple[list[Data], list[Record]]:
         data: dict[tuple[bytes, int], tuple[int, int]] = {}

@@ -324,6 +324,15 @@ def test_of_many_places_a_window_is_answered() -> None:
     assert (len(shown(srv)), srv.flags & dns.flags.TC) == (MAX_PLACES, 0)
 
 
+def test_a_window_has_places_of_the_asked_type_only(farm: DnsFarm) -> None:
+    textual = [desc("bank", f"unix:/run/{number}.sock") for number in range(2 * MAX_PLACES)]
+    farm.client().offer(*textual, desc("bank", "[2001:db8::1]:80"), desc("bank", "host.example:81"))
+    assert shown(farm.ask("bank.service.elkobroker.", "AAAA")) == ["AAAA 2001:db8::1"]
+    assert len(shown(farm.ask("bank.service.elkobroker.", "SRV"))) == 2
+    assert len(shown(farm.ask("bank.service.elkobroker.", "TXT", udp=False))) == MAX_PLACES
+    assert code(farm.ask("bank.service.elkobroker.", "A")) == "NODATA"
+
+
 def test_names_that_no_label_can_hold_are_harmless(farm: DnsFarm) -> None:
     registry = farm.farm.registry
     provider = registry.join("x", "elko", "")
