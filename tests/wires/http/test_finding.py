@@ -13,6 +13,7 @@ import pytest
 from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
 from broker.rest.messages import Request, Response
 from tests.net.http.http_peers import Site
+from tests.recording.farm import GRACE
 from tests.wires.http.recording import HttpFarm
 from tests.wires.recording import ElkoFarm
 
@@ -134,6 +135,21 @@ def test_prometheus_discovers_targets(http: HttpFarm) -> None:
     }
     found = http.ask("GET", "/v1/discovery/prometheus", query={"pattern": "b*", "protocol": "http"}).json
     assert [each["targets"] for each in found] == [["[::1]:80"]]
+
+
+def test_prometheus_keeps_its_targets_over_a_restart() -> None:
+    before = Provider(1, "b", "elko", "", 0.0, 0.0, (Service("bank", "192.0.2.1:80", 1), Service("bank", "h:81", 1)))
+    http = HttpFarm(ElkoFarm(restored=[before]))
+    discovered = http.ask("GET", "/v1/discovery/prometheus").json
+    assert [each["targets"] for each in discovered] == [["192.0.2.1:80"], ["h:81"]]
+    # A live one takes the place of its own.
+    offer(http, "bank", "h:81")
+    offer(http, "post", "h:82")
+    discovered = http.ask("GET", "/v1/discovery/prometheus").json
+    assert sorted(each["targets"][0] for each in discovered) == ["192.0.2.1:80", "h:81", "h:82"]
+    http.farm.clock.advance(GRACE)
+    discovered = http.ask("GET", "/v1/discovery/prometheus").json
+    assert [each["targets"][0] for each in discovered] == ["h:81", "h:82"]
 
 
 def test_an_empty_discovery_is_an_array(http: HttpFarm) -> None:

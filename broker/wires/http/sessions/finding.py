@@ -7,8 +7,8 @@ Rules:
 - ``filter`` is in the language of `broker.core.service_filter`.
 - With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
 - A service's secret is shown by the rule of all wires (`broker.access.principal.sees_secrets`).
-- The discovery is rendered in pieces. It leaves out services with a secret, those whose address is no host:port, and
-  names that the user may not find.
+- The discovery is rendered in pieces. It has services from before a restart, too. It leaves out those of the broker
+  itself, those with a secret, those whose address is no host:port, and names that the user may not find.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.cluster.cluster_interfaces import SINGLE, IMembers
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.model import MAX_TEXT, Check, Service
+from broker.core.model import BROKER, MAX_TEXT, Check, Service
 from broker.core.service_filter import MAX_LENGTH, read_filter
 from broker.rest.dispatch import LISTENER
 from broker.rest.http_endpoint import Answer, Call, Endpoint
@@ -229,8 +229,8 @@ class FindingEndpoints:
     def _targets(self, principal: Principal, query: DiscoveryQuery) -> Iterator[bytes]:
         first = True
         yield b"["
-        # By provider, as the lists: a copy of all services would take a turn of 20 ms and more where there are many.
-        services = chain.from_iterable(map(self._registry.services_of, self._registry.ids()))
+        # By name: a copy of all services would take a turn of 20 ms and more where there are many.
+        services = chain.from_iterable(map(self._registry.services_named, self._registry.names(restored=True)))
         while piece := list(islice(services, PIECE)):
             lines = [
                 msgspec.json.encode(_target(service))
@@ -246,7 +246,8 @@ class FindingEndpoints:
 
     def _discovered(self, service: Service, principal: Principal, query: DiscoveryQuery) -> bool:
         return (
-            service.auth is None
+            service.provider != BROKER
+            and service.auth is None
             and (query.protocol is None or service.protocol == query.protocol)
             and (query.pattern == "*" or fnmatchcase(service.name, query.pattern))
             and _HOSTPORT.fullmatch(service.hostport) is not None
