@@ -203,6 +203,9 @@ class IRegistry(Interface):
     def remembered_owner(wire: str, entry: str) -> Owner:
         """Return the owner of the restored provider with that entry on its wire; `NOBODY` if there is none."""
 
+    def remembered_label(provider: int) -> str:
+        """Return the label of a restored provider; empty if there is none of that id."""
+
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
 

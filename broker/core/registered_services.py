@@ -273,6 +273,11 @@ class Restored:
         id = self._entries.get((wire, entry), -1)
         return self._providers[id].owner if id in self._of else NOBODY
 
+    def label(self, id: int) -> str:
+        """Return the label of the remembered provider of that id; empty if there is none."""
+        provider = self._providers.get(id)
+        return "" if provider is None else provider.label
+
     def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
         """A live provider offers these services: remove the restored services that they replace."""
         if not self._services:

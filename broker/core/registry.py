@@ -206,6 +206,9 @@ class Registry:
     def remembered_owner(self, wire: str, entry: str) -> Owner:
         return self._restored.owner(wire, entry)
 
+    def remembered_label(self, provider: int) -> str:
+        return self._restored.label(provider)
+
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)
         return None if member is None else (member.wire, member.label)

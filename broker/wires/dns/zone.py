@@ -445,7 +445,7 @@ class Zone:
         if service.label is not None:
             return service.label
         known = self.registry.wire_and_label(service.provider)
-        return "" if known is None else known[1]
+        return self.registry.remembered_label(service.provider) if known is None else known[1]
 
     def _records(self, services: Sequence[Service], owner: _Owner) -> tuple[list[Data], list[Record]]:
         """Return the data of the asked type, and the additional records: of the first services that have that type."""

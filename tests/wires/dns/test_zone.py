@@ -6,7 +6,7 @@ import dns.flags
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.core.model import Auth, Rights, Service
+from broker.core.model import Auth, Provider, Rights, Service
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.zone import MAX_DEPTH, MAX_PLACES
 from tests.recording.farm import GRACE
@@ -305,6 +305,15 @@ def test_restored_services_are_answered_during_the_grace() -> None:
     for name in ("bank", "post"):
         assert code(farm.ask(f"{name}.service.elkobroker.")) == "NXDOMAIN"
     assert len(farm.names) == 0
+
+
+def test_a_label_of_the_provider_selects_restored_services() -> None:
+    service = Service("bank", "192.0.2.1:80", 1)
+    farm = DnsFarm(ElkoFarm(restored=[Provider(1, "Blue", "elko", "", 0.0, 0.0, (service,))]), remembered=[service])
+    assert shown(farm.ask("_bank._blue.service.elkobroker.")) == ["A 192.0.2.1"]
+    assert code(farm.ask("_bank._green.service.elkobroker.")) == "NXDOMAIN"
+    farm.clock.advance(GRACE)
+    assert code(farm.ask("_bank._blue.service.elkobroker.")) == "NXDOMAIN"
 
 
 def test_of_many_places_a_window_is_answered() -> None:
