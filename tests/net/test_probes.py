@@ -378,11 +378,13 @@ class TestNoAnswers(Probing):
 
     async def test_a_peer_for_which_the_kernel_has_no_room_is_left(self) -> None:
         listener = self.listener()
-        self.ask(listener.port, 1.0, [b"", bytes(MOST_IN_KERNEL)])
+        too_large = [b"", bytes(MOST_IN_KERNEL)]
+        self.ask(listener.port, LONG, too_large)
         raw = await listener.accept()
         await raw.handshake(kind=b"ROUTER")
         await raw.wait_closed()
         self.assertEqual(self.told, [])
+        self.ask(listener.port, SHORT, too_large)
         await until(lambda: self.told)
         self.assertEqual(self.told, [False])
 
