@@ -263,7 +263,7 @@ class QueueOwnership:
             self._loaded(unit)
         else:
             work = self._in_thread(self._shared.take, *unit.key, self._name)
-            work.addCallback(lambda _: self._read(unit, None))
+            work.addCallback(partial(self._taken, unit))
             work.addErrback(partial(self._not_loaded, unit)).addErrback(self._defect)
 
     def _not_claimed(self, unit: _Unit, failure: Failure) -> None:
@@ -297,6 +297,11 @@ class QueueOwnership:
         return Refusal(Reason.UNAVAILABLE, f"the queue {key[1]} belongs to the broker {claim.owner}, which is away")
 
     # loading
+
+    def _taken(self, unit: _Unit, highest: int) -> Deferred[None]:
+        # A message may die before all are loaded: its dead letter must not replace one that is not.
+        self._queues.pass_order(highest)
+        return self._read(unit, None)
 
     def _read(self, unit: _Unit, after: tuple[str, int] | None) -> Deferred[None]:
         assert self._shared is not None

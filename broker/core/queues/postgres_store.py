@@ -106,6 +106,8 @@ INSERT INTO elkobroker.queue (space, name, epoch, owner) VALUES (%s, %s, 1, %s)
 ON CONFLICT (space, name) DO UPDATE SET epoch = queue.epoch + 1, owner = EXCLUDED.owner RETURNING id, epoch
 """
 
+_HIGHEST = "SELECT coalesce(max(id), 0) FROM elkobroker.message WHERE queue = %s AND id < %s"
+
 _FENCE = "SELECT id, epoch FROM elkobroker.queue WHERE id = ANY(%s::bigint[]) ORDER BY id FOR SHARE"
 
 _INSERT = """
@@ -269,11 +271,18 @@ class PostgresStore:
         with self._mutex:
             return self._attempt(lambda connection: [(a, b) for a, b in connection.execute(_NAMES)])
 
-    def take(self, space: str, name: str, owner: str) -> None:
+    def take(self, space: str, name: str, owner: str) -> int:
         """See `ISharedQueueStore`."""
+
+        def work(connection: _Connection) -> tuple[_Unit, int]:
+            unit = _Unit(*_one(connection.execute(_TAKE, (space, name, owner))))
+            # In a statement of its own: the first one may have waited for the last write of the former owner.
+            (highest,) = _one(connection.execute(_HIGHEST, (unit.id, MAX_ORDER)))
+            return unit, highest
+
         with self._mutex:
-            row = self._attempt(lambda connection: _one(connection.execute(_TAKE, (space, name, owner))))
-            self._units[space, name] = _Unit(*row)
+            self._units[space, name], highest = self._attempt(work)
+            return highest
 
     def read(self, space: str, name: str, after: tuple[str, int] | None) -> MessagePage:
         """See `ISharedQueueStore`."""

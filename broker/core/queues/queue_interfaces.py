@@ -84,7 +84,7 @@ class QueueGate(Protocol):
     """Ownership of queues, as the table of queues uses it: `broker.core.queues.ownership.QueueOwnership`."""
 
     def admit(self, space: str, name: str) -> None:
-        """Raise `Refusal` if this broker may not make the queue now."""
+        """Raise `Refusal` if this broker may not use the queue now: it is not its own, or is still being loaded."""
 
     def stores(self, space: str, name: str) -> bool:
         """Return True if messages of the queue may be written to the store."""
@@ -259,8 +259,10 @@ class ISharedQueueStore(IQueueStore):
     def names() -> list[tuple[str, str]]:
         """Return space and name of each queue that has messages."""
 
-    def take(space: str, name: str, owner: str) -> None:
-        """Take over a queue: writes by its former owner fail from now on. ``owner`` is for operators."""
+    def take(space: str, name: str, owner: str) -> int:
+        """Take over a queue: writes by its former owner fail from now on. ``owner`` is for operators.
+
+        Returns the highest order of its messages, those of dead-letter queues included; 0 without any."""
 
     def read(space: str, name: str, after: tuple[str, int] | None) -> MessagePage:
         """Return the next messages of a queue that was taken, by dead-letter queue and order, after that position.

@@ -3,7 +3,8 @@
 Rules (those of one queue are in `broker.core.queues.work_queue`):
 - Spaces are separate namespaces of queues.
 - A dead-letter queue is created by its first message, whatever the number of queues.
-- In a cluster, or with a shared store, a queue is in the table only while this broker owns it (`QueueGate`).
+- In a cluster, or with a shared store, a queue is in the table only while this broker owns it (`QueueGate`), and is
+  used only when all of its messages are in it.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ class Queues:
 
         Raises `Refusal`: LIMIT if there are too many, or those of `QueueGate.admit`.
         """
+        if self.gate is not None:
+            self.gate.admit(space, name)
         queue = self._queues.get((space, name))
         if queue is None:
-            if self.gate is not None:
-                self.gate.admit(space, name)
             if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:
                 self.refused["queues"] += 1
                 raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.ownership import REQUIRE_SECONDS, QueueOwnership
+from broker.core.queues.postgres_store import PIECE_MESSAGES
 from broker.core.queues.queue_interfaces import IQueueStore, RestoredMessage
 from broker.core.queues.queue_messages import Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
@@ -157,6 +158,56 @@ def test_after_the_lease_of_the_owner_another_broker_goes_on(cluster: Cluster) -
     assert bodies == [b"%d" % n for n in range(2, 1_200)], "the order, without what was confirmed or rejected"
     assert b.read("q.dead") == [b"1"]
     assert cluster.stored() == []
+
+
+def partly_loaded(broker: Broker) -> Deferred[None]:
+    """Require a queue whose messages are several pieces, and read the first one."""
+    ready = broker.ownership.require("/", "q")
+    assert isinstance(ready, Deferred)
+    while broker.info() is None:
+        broker.thread.work()
+    return ready
+
+
+def test_a_queue_takes_no_message_before_all_of_it_is_loaded(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    bodies = [b"%d" % n for n in range(1_200)]
+    a.send(*bodies)
+    a.run()
+    cluster.claims.die("a")
+    partly_loaded(b)
+    with pytest.raises(Refusal) as refused:
+        b.send(b"new")
+    assert refused.value.reason is Reason.UNAVAILABLE
+    b.run()
+    b.send(b"new")
+    b.run()
+    cluster.claims.die("b")
+    c = cluster.broker("c")
+    assert c.ask() is None
+    assert c.read() == [*bodies, b"new"]
+
+
+def test_a_dead_letter_replaces_none_that_is_not_loaded_yet(cluster: Cluster) -> None:
+    a, b, c = (cluster.broker(name) for name in "abc")
+    assert a.ask() is None
+    a.send(b"rejected")
+    a.send(b"short", ttl=5.0)
+    a.send(*[b"x"] * (PIECE_MESSAGES - 1))
+    worker = Worker(1)
+    consumer = a.consume(worker)
+    a.queue().leave(consumer)
+    a.reject(worker)
+    a.run()
+    cluster.claims.die("a")
+    partly_loaded(b)
+    b.wait(20)
+    assert b.load("q.dead") == (1, 0)
+    b.run()
+    cluster.claims.die("b")
+    assert c.ask() is None
+    assert c.read("q.dead") == [b"rejected", b"short"]
 
 
 def test_deliveries_and_deaths_go_along(cluster: Cluster) -> None:
