@@ -85,6 +85,9 @@ STEPS = (_TABLES, _SUMS)
 SCHEMA = len(STEPS)
 """Version of the tables, in ``PRAGMA user_version``."""
 
+_Lost = dict[str, list[tuple[int, str]]]
+"""By table, the rows that cannot be used, each with the reason."""
+
 _DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES, cheap_deletes=True)
 
 
@@ -99,6 +102,8 @@ class QueueStore:
         self._database = Database(directory, _DESIGN)
         self._readable = readable
         self._found: list[Damage] = []
+        self._untidy: tuple[_Lost, float] | None = None
+        """The rows that `look` could not read, and its time, until the first write sets them aside."""
 
     def open(self, now: float) -> list[RestoredMessage]:
         """Create or migrate the database, and return all messages by their order.
@@ -109,16 +114,11 @@ class QueueStore:
 
         def read(connection: sqlite3.Connection) -> list[RestoredMessage]:
             rows, lost = self._read(connection, now)
-
-            def tidy(connection: sqlite3.Connection) -> None:
-                for table, columns in (("message", _COLUMNS), ("queue", _QUEUE_COLUMNS)):
-                    set_rows_aside(connection, table, columns, lost[table], now)
-                connection.execute("DELETE FROM queue WHERE id NOT IN (SELECT queue FROM message)")
-
-            transact(connection, tidy)
-            self._found += [self._aside(table, found) for table, found in lost.items() if found]
+            transact(connection, lambda connection: _tidy(connection, lost, now))
+            self._add_found(lost)
             return rows
 
+        self._untidy = None
         return self._database.open(read)
 
     def look(self, now: float) -> list[RestoredMessage]:
@@ -126,12 +126,19 @@ class QueueStore:
 
         From then on, every method that writes tries to open the database first. Raises `StateUnusable`.
         """
-        return self._database.look(lambda connection: self._read(connection, now)[0], [])
+        nothing: tuple[list[RestoredMessage], _Lost] = [], {}
+        rows, lost = self._database.look(lambda connection: self._read(connection, now), nothing)
+        self._untidy = lost, now
+        self._add_found(lost)
+        return rows
 
     def write(self, batch: Batch) -> None:
         """Write a batch: all of it, or nothing, which raises `StateUnusable`."""
 
         def work(connection: sqlite3.Connection) -> None:
+            if self._untidy is not None:
+                # First: new messages and queues may have the numbers of rows that could not be read.
+                _tidy(connection, *self._untidy)
             queues = [summed(*queue) for queue in batch.queues]
             connection.executemany("INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)", queues)
             at = 0
@@ -150,6 +157,7 @@ class QueueStore:
 
         grows = batch.rows and not batch.urgent
         self._database.write(work, sum(len(row[-1]) + len(row[-2]) for row in batch.rows) if grows else None)
+        self._untidy = None
 
     def probe(self) -> None:
         """Execute a write that changes nothing. Raises `StateUnusable` if a batch with new messages would fail."""
@@ -188,19 +196,18 @@ class QueueStore:
                 bad.append(f"message {row[0]} of queue {row[1]}")
         return None if last is None or not rows else (Verified(rows, len(bad), bad[:MAX_NAMED]), last)
 
-    def _aside(self, table: str, rows: Sequence[tuple[int, str]]) -> Damage:
-        what = "messages" if table == "message" else "names of queues"
-        return kept_rows(f"{len(rows)} {what} in {self._database.path}", rows, "delivered")
+    def _add_found(self, lost: _Lost) -> None:
+        for table, rows in lost.items():
+            if rows:
+                what = "messages" if table == "message" else "names of queues"
+                self._found.append(kept_rows(f"{len(rows)} {what} in {self._database.path}", rows, "delivered"))
 
-    def _read(
-        self, connection: sqlite3.Connection, now: float
-    ) -> tuple[list[RestoredMessage], dict[str, list[tuple[int, str]]]]:
-        """Return all messages that can be delivered or become dead letters, and the rows of both tables that cannot,
-        each with the reason."""
+    def _read(self, connection: sqlite3.Connection, now: float) -> tuple[list[RestoredMessage], _Lost]:
+        """Return all messages that can be delivered or become dead letters, and the rows of both tables that cannot."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         has_sums = version >= SUMS_SINCE
         queues: dict[int, tuple[str, str]] = {}
-        lost: dict[str, list[tuple[int, str]]] = {"message": [], "queue": []}
+        lost: _Lost = {"message": [], "queue": []}
         columns = _QUEUE_COLUMNS if has_sums else without_sums(_QUEUE_COLUMNS)
         for id, space, name, sum in connection.execute(f"SELECT {columns} FROM queue"):
             is_text = isinstance(space, str) and isinstance(name, str)
@@ -224,6 +231,13 @@ class QueueStore:
             else:
                 rows.append(message)
         return rows, lost
+
+
+def _tidy(connection: sqlite3.Connection, lost: _Lost, now: float) -> None:
+    """Set the rows aside that could not be read, and delete the queues without messages."""
+    for table, columns in (("message", _COLUMNS), ("queue", _QUEUE_COLUMNS)):
+        set_rows_aside(connection, table, columns, lost.get(table, ()), now)
+    connection.execute("DELETE FROM queue WHERE id NOT IN (SELECT queue FROM message)")
 
 
 def _summed(row: Sequence[Any]) -> tuple[Any, ...]:

@@ -239,6 +239,36 @@ def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(d
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("statement", "aside"),
+    [
+        ("UPDATE queue SET name = 'orders' WHERE id = 2", 2),
+        ("UPDATE message SET head = x'00' WHERE id = 2", 1),
+    ],
+)
+def test_what_is_unreadable_on_a_full_disk_is_set_aside_by_the_first_write(
+    directory: Path, statement: str, aside: int
+) -> None:
+    filled(directory, statement)
+    store = QueueStore(str(directory), lambda head: head != b"\0")
+    with no_room():
+        with pytest.raises(StateFull):
+            store.open(NOW)
+        assert [each.order for each in store.look(NOW)] == [1]
+        assert sum(each.rows for each in store.found()) == aside
+        with pytest.raises(StateFull):
+            store.probe()
+    # What comes next after the one queue and the one message that could be read.
+    store.write(attrs.evolve(NOTHING, queues=[(2, "/", "new")], rows=[row(2, 2)]))
+    assert next(iter(store.verify())).aside == aside
+    assert [(each.order, each.name, each.damaged) for each in reopened(store)] == [
+        (1, "orders", False),
+        (2, "new", False),
+    ]
+    assert store.found() == []
+    store.close()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("size", [100, 20_000])
 def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(tmp_path: Path, size: int) -> None:
