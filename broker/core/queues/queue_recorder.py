@@ -304,6 +304,8 @@ class QueueRecorder:
         elif self._errors.failures:
             writing = self._in_thread(self._store.probe)
         else:
+            for message, _, _ in gathered:
+                message.kept = NOT_KEPT  # all were removed before they were written
             self._notify(gathered)
             if self._gathered:
                 self._schedule()

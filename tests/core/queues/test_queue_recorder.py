@@ -752,6 +752,18 @@ def test_a_duplicate_of_what_died_unwritten_is_not_called_safe_before_its_grave_
     farm.store.close()
 
 
+def test_a_repetition_of_what_died_unwritten_and_without_a_dead_letter_is_a_duplicate(directory: str) -> None:
+    farm = DurableFarm(directory, attrs.evolve(DURABLE, duplicates=True, dead_letters=frozenset()))
+    worker = Worker()
+    farm.consume(worker)
+    farm.send(b"1", id="x")
+    farm.reject(worker)
+    farm.commit()
+    assert farm.author.safe == [b"1"]
+    assert farm.queue().put(b"", b"again", id="x")
+    farm.store.close()
+
+
 def test_a_defect_is_logged_and_does_not_end_it(directory: str) -> None:
     farm = DurableFarm(directory)
     farm.send(b"1")
