@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -147,9 +148,13 @@ def wait(
         else:
             session.output.rows(found, FOUND)
         return Exit.OK
+    # Python ignores these, and the program would go on ignoring them.
+    ignored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(command[0], command, {**os.environ, **_variables(name, address)})
     except OSError as error:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
         raise usage(f"{command[0]}: {(error.strerror or str(error)).lower()}") from None
 
 

@@ -135,6 +135,14 @@ def test_a_closed_pipe_ends_a_command_quietly(server: Server, format: str) -> No
         assert process.wait(PATIENCE) == 141
 
 
+def test_a_program_that_waited_ends_at_a_closed_pipe_as_any_other(server: Server) -> None:
+    """Python ignores this signal, and a program keeps the signals that were ignored when it is started."""
+    server.answer("/v1/services/bank", {"services": [{"hostport": "h:1"}]})
+    with started(server, "wait", "bank", "--", "sh", "-c", "kill -s PIPE $$; echo it goes on") as process:
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, stdout, stderr) == (-signal.SIGPIPE, "", "")
+
+
 def test_colours_are_for_terminals_unless_they_are_asked_for(server: Server) -> None:
     server.answer("/v1/services", page({"service": "a", "check": "failing"}))
     assert "\x1b[" not in ctl("--url", server.url, "services").stdout
