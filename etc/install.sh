@@ -22,6 +22,8 @@ CONFIG=${CONFIG:-/etc/elkobroker}
 LOCAL=${LOCAL:-/usr/local}
 SYSTEM=${SYSTEM:-/usr/local/lib}
 EXTRAS=${EXTRAS:-daemon}
+# The user of the broker reads what root installs.
+umask 022
 
 say() { echo "install: $*"; }
 

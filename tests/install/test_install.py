@@ -31,7 +31,8 @@ def install(
     env = {**os.environ, **{name: str(where / place) for name, place in PLACES.items()}, "PYTHON": python}
     command = ["sh", "etc/install.sh", *words]
     cwd = checkout or where / "checkout"
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    # As that of root on a hardened system.
+    return subprocess.run(command, cwd=cwd, env=env, umask=0o077, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,13 @@ def test_the_commands_are_on_the_path_with_manual_pages_and_completions(installe
         "fish/vendor_completions.d/brokerctl.fish",
     ):
         assert "brokerctl" in (local / "share" / completion).read_text()
+
+
+def test_the_user_of_the_broker_reads_all_that_is_installed(installed: Path) -> None:
+    paths = [path for place in ("opt", "local", "lib") for path in (installed / place).rglob("*")]
+    needed = {path: 0o005 if path.is_dir() else 0o004 for path in paths if not path.is_symlink()}
+    assert [str(path) for path, bits in needed.items() if path.stat().st_mode & bits != bits] == []
+    assert (installed / "etc/elkobroker.toml").stat().st_mode & 0o777 == 0o640
 
 
 def test_the_units_name_the_places_of_the_installation(installed: Path) -> None:
