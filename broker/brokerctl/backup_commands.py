@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import sqlite3
-import stat
 import tarfile
 import tempfile
 import time
@@ -42,6 +41,9 @@ SYSTEM_STATE = Path("/var/lib/elkobroker")
 LOCK = "lock"
 """Name of the file that a running broker locks, in the state directory."""
 
+JOURNAL = "journal"
+"""Name of the journal's directory, unless the configuration has another, in the state directory."""
+
 REPLACED = "before-restore-"
 """Prefix of the names of directories with the files that a restore has replaced."""
 
@@ -55,7 +57,7 @@ STAYS = frozenset({LOCK, "etcd", "etcd.pid"})
 """Files and folders that a restore leaves in their place."""
 OMITTED_NAMES = frozenset({LOCK, "reserve", "etcd.pid"})
 OMITTED_ENDS = (".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
-OMITTED_FOLDERS = frozenset({PurePosixPath("journal/open"), PurePosixPath("etcd")})
+OMITTED_FOLDERS = frozenset({PurePosixPath(JOURNAL, "open"), PurePosixPath("etcd")})
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -91,7 +93,8 @@ def backup(archive: Path, state: Path | None) -> None:
     compression. An existing file is replaced once the new one is complete.
     """
     directory = state_directory(state)
-    if Path(os.path.realpath(archive.parent)).is_relative_to(directory):
+    real = Path(os.path.realpath(archive.parent))
+    if real.is_relative_to(directory) or real.is_relative_to(os.path.realpath(directory / JOURNAL)):
         # It would hold itself and all archives before it, and a restore would move it aside.
         raise Failure(f"{archive} is inside the state directory {directory}: choose another place")
     with _failures(f"{archive} cannot be written"), small_file.written(archive) as file:
@@ -194,14 +197,21 @@ def read_archive(path: Path, target: Path) -> list[Member]:
 
 
 def _kept(directory: Path) -> Iterator[PurePosixPath]:
-    """Yield the paths of the files of a state directory that belong in a backup, in order."""
-    for where, folders, names in os.walk(directory):
+    """Yield the paths of the files of a state directory that belong in a backup, in order.
+
+    The journal and the files in the directory itself may be links, as for another disk: the broker follows these.
+    """
+    for where, folders, names in os.walk(directory, followlinks=True):
         here = PurePosixPath(Path(where).relative_to(directory).as_posix())
+        followed = {*names, JOURNAL} if Path(where) == directory else set()
+        links = {each for each in {*folders, *names} - followed if os.path.islink(os.path.join(where, each))}
         folders[:] = sorted(
-            name for name in folders if here / name not in OMITTED_FOLDERS and not name.startswith((REPLACED, STAGING))
+            name
+            for name in {*folders} - links
+            if here / name not in OMITTED_FOLDERS and not name.startswith((REPLACED, STAGING))
         )
-        for name in sorted(names):
-            regular = stat.S_ISREG(os.lstat(os.path.join(where, name)).st_mode)
+        for name in sorted({*names} - links):
+            regular = os.path.isfile(os.path.join(where, name))
             if regular and name not in OMITTED_NAMES and not name.endswith(OMITTED_ENDS):
                 yield here / name
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
 import os
 import random
 import re
+import sqlite3
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +183,30 @@ def test_an_archive_that_is_damaged_anywhere_replaces_nothing(
         assert done.exit_code == 1
         assert re.match("brokerctl: .*/bad is (damaged|incomplete)", done.output), (at, done.output, done.exception)
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
+
+
+def test_what_the_broker_has_on_another_disk_is_in_a_backup(tmp_path: Path) -> None:
+    """The broker follows links to databases and to the journal, but none inside of that."""
+    state, disk, restored = tmp_path / "state", tmp_path / "disk", tmp_path / "restored"
+    (disk / "journal" / "segments").mkdir(parents=True)
+    (disk / "journal" / "segments" / "one").write_bytes(b"loads")
+    (disk / "journal" / "segments" / "others").symlink_to(disk)
+    state.mkdir()
+    for name in ("elkobroker.sqlite3", "queues.sqlite3"):
+        with contextlib.closing(sqlite3.connect(disk / name)) as database:
+            database.execute("CREATE TABLE kept AS SELECT 'message' AS content")
+            database.commit()
+    for name in ("elkobroker.sqlite3", "queues.sqlite3", "journal"):
+        (state / name).symlink_to(disk / name)
+    (state / "notes").symlink_to(tmp_path)
+    (state / "nowhere").symlink_to("none")
+    assert run("backup", tmp_path / "state.tar", state).exit_code == 0
+    assert "is inside the state directory" in run("backup", disk / "journal" / "state.tar", state).output
+    assert run("restore", tmp_path / "state.tar", restored).exit_code == 0
+    files = {str(path.relative_to(restored)) for path in restored.rglob("*") if path.is_file()}
+    assert files == {"elkobroker.sqlite3", "queues.sqlite3", "journal/segments/one", "lock"}
+    with contextlib.closing(sqlite3.connect(restored / "queues.sqlite3")) as database:
+        assert database.execute("SELECT content FROM kept").fetchall() == [("message",)]
 
 
 def test_an_archive_inside_the_state_directory_is_refused(made: Path) -> None:
