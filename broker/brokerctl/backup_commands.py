@@ -52,12 +52,12 @@ STAGING = ".restore-"
 
 # The lock and the spare space of a full disk belong to a process. A database's copy contains its write-ahead log. Open
 # segments of the journal change; the next start seals them. An embedded etcd has its data from the other members, and
-# would contradict these with data of the past.
-STAYS = frozenset({LOCK, "etcd", "etcd.pid"})
+# would contradict these with data of the past. A file system has a directory of its own, which only root may move.
+STAYS = frozenset({LOCK, "etcd", "etcd.pid", "lost+found"})
 """Files and folders that a restore leaves in their place."""
 OMITTED_NAMES = frozenset({LOCK, "reserve", "etcd.pid"})
 OMITTED_ENDS = (".sqlite3-wal", ".sqlite3-shm", ".sqlite3-journal")
-OMITTED_FOLDERS = frozenset({PurePosixPath(JOURNAL, "open"), PurePosixPath("etcd")})
+OMITTED_FOLDERS = frozenset({PurePosixPath(each) for each in (f"{JOURNAL}/open", "etcd", "lost+found")})
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -310,22 +310,36 @@ def _staging(directory: Path) -> Iterator[Path]:
 
 
 def _swap(directory: Path, staging: Path) -> Path | None:
-    """Move the files of a state directory aside, and unpacked ones into it. Returns where the former files are."""
+    """Move the files of a state directory aside, and unpacked ones into it. Returns where the former files are.
+
+    Raises `Failure` for a file that cannot be moved, such as a mounted directory; all others are in their places then.
+    """
     present = [each for each in directory.iterdir() if each != staging and each.name not in STAYS]
     present = [each for each in present if not each.name.startswith(REPLACED)]
-    former = None
-    if present:
-        former = directory / time.strftime(f"{REPLACED}%Y%m%dT%H%M%SZ", time.gmtime())
-        former.mkdir(mode=0o700)
-        _own(former, directory)
-        for each in present:
-            each.rename(former / each.name)
     for where, folders, names in os.walk(staging):
         for name in (*folders, *names):
             _own(Path(where) / name, directory)
-    for each in list(staging.iterdir()):
-        each.rename(directory / each.name)
+    former = None
+    with contextlib.ExitStack() as undo:
+        if present:
+            former = directory / time.strftime(f"{REPLACED}%Y%m%dT%H%M%SZ", time.gmtime())
+            former.mkdir(mode=0o700)
+            undo.callback(former.rmdir)
+            _own(former, directory)
+            for each in present:
+                _move(each, former / each.name, undo)
+        for each in list(staging.iterdir()):
+            _move(each, directory / each.name, undo)
+        undo.pop_all()
     return former
+
+
+def _move(path: Path, target: Path, undo: contextlib.ExitStack) -> None:
+    try:
+        path.rename(target)
+    except OSError as error:
+        raise Failure(f"{path} cannot be moved, and nothing is replaced: {error.strerror}") from None
+    undo.callback(target.rename, path)
 
 
 def _own(path: Path, directory: Path) -> None:

@@ -159,6 +159,29 @@ def test_a_bad_archive_replaces_nothing(
     assert not (tmp_path / "elkobroker.sqlite3").exists()
 
 
+def test_a_restore_that_cannot_move_a_file_moves_the_others_back(made: Path, tmp_path: Path) -> None:
+    def renamed(member: tarfile.TarInfo, data: bytes) -> bytes:
+        if member.name == "mtl.secret":
+            member.name = "etcd"
+        return data.replace(b'"mtl.secret"', b'"etcd"') if member.name == MANIFEST else data
+
+    altered(made / "state.tar.gz", tmp_path / "other.tar", renamed)
+    state = tmp_path / "state"
+    (state / "etcd" / "member").mkdir(parents=True)
+    (state / "lost+found").mkdir()
+    for name in ("elkobroker.sqlite3", "queues.sqlite3", "mtl.secret"):
+        (state / name).write_bytes(b"present")
+    before = {path: path.is_dir() or path.read_bytes() for path in state.rglob("*")}
+    done = run("restore", tmp_path / "other.tar", state)
+    assert done.exit_code == 1
+    assert "/etcd cannot be moved, and nothing is replaced: Is a directory" in done.output
+    (state / "lock").unlink()
+    assert {path: path.is_dir() or path.read_bytes() for path in state.rglob("*")} == before
+    # The directory of a file system of its own stays in its place.
+    assert run("restore", made / "state.tar.gz", state).exit_code == 0
+    assert (state / "lost+found").is_dir()
+
+
 def test_an_archive_that_was_cut_off_replaces_nothing(made: Path, tmp_path: Path) -> None:
     whole = (made / "state.tar.gz").read_bytes()
     (tmp_path / "cut.tar.gz").write_bytes(whole[: len(whole) // 2])
