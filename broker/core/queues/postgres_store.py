@@ -420,6 +420,8 @@ class PostgresStore:
         """Decode a row; None for a damaged one that cannot become a dead letter."""
         dead, order, count, expires, death, head, body, _, now = row
         head, body = bytes(head), bytes(body)
+        if living_name(name + dead) != name:
+            return None  # an altered suffix: the name would be that of another queue
         if not _matches(space, name, row):
             if not (self._readable(head) and 0 < order < MAX_ORDER):
                 return None

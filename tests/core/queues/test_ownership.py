@@ -531,3 +531,22 @@ def test_a_damaged_message_of_a_shared_store_is_a_dead_letter_behind_the_others(
     assert b.queues.counts()["dead.damaged"] == 1
     assert (b.read(), b.read("q.dead")) == ([b"3"], [b"1", b"altered"])
     assert cluster.stored() == []
+
+
+def test_a_dead_letter_of_a_shared_store_whose_queue_was_altered_is_set_aside(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(*(b"%d" % n for n in range(1, 4)))
+    a.run()
+    worker = Worker(1)
+    a.consume(worker)
+    a.reject(worker)
+    a.run()
+    cluster.claims.die("a")
+    cluster.postgres.sql("UPDATE elkobroker.message SET dead = '.deaf' WHERE body = '1'", cluster.database)
+    cluster.postgres.sql("UPDATE elkobroker.message SET body = 'altered' WHERE body = '2'", cluster.database)
+    assert b.ask() is None
+    b.run()
+    assert (b.read(), b.read("q.dead")) == ([b"3"], [b"altered"])
+    assert cluster.stored() == []
+    assert cluster.postgres.sql("SELECT dead, body FROM elkobroker.damaged", cluster.database) == [(".deaf", b"1")]
