@@ -55,9 +55,7 @@ def catalog_view(registry: IRegistry, plan: Callable[[], Plan | None]) -> AnyVie
 def _any_instance(registry: IRegistry, text: str) -> Callable[[str], bool]:
     """Return the condition that a filter applies to an instance of a name."""
     chosen = read_filter(text)
-    return lambda name: any(
-        chosen(service) for protocol in registry.protocols(name) for service in registry.services(name, protocol)
-    )
+    return lambda name: any(map(chosen, registry.services_named(name)))
 
 
 def catalog_row(registry: IRegistry, plan: Callable[[], Plan | None], name: str) -> Row:

@@ -102,6 +102,11 @@ def test_names_are_filtered_by_their_instances(farm: ApiFarm) -> None:
     east = [Service("bank", "b:80", provider, zone="east", tags=("v2",)), Service("post", "p:80", provider)]
     farm.registry.offer(east, Rights())
     assert [row["service"] for row in catalog(farm, "?filter=v2+in+tags")] == ["bank"]
-    assert [row["service"] for row in catalog(farm, "?filter=zone%3D%22%22")] == ["post"]
+    assert [row["service"] for row in catalog(farm, "?filter=zone%3D%22%22")] == ["gone", "post"]
     with pytest.raises(Refusal, match="position 5"):
         catalog(farm, "?filter=zone")
+
+
+def test_a_filter_applies_to_restored_instances(farm: ApiFarm) -> None:
+    assert [row["service"] for row in catalog(farm, "?filter=zone%3Dwest")] == ["bank"]
+    assert [row["service"] for row in catalog(farm, "?filter=service%3Dgone")] == ["gone"]
