@@ -149,6 +149,7 @@ class FindingEndpoints:
                 DiscoveryQuery,
                 answer=list[Target],
                 operation="find",
+                by_name=True,
                 tag="services",
             ),
         ]
