@@ -363,7 +363,7 @@ def logs(context: click.Context, node: str, level: str, limit: int, following: b
 
 def _show_records(output: Output, answer: Mapping[str, Any]) -> None:
     if answer.get("missed"):
-        output.note(f"{answer['missed']} records are in the file of the broker only", "yellow")
+        output.note(f"{answer['missed']} records are left out: the file of the broker has them", "yellow")
     for record in rows(answer, "records"):
         if output.format is Format.JSON:
             output.json(record, 0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import attrs
@@ -134,11 +134,12 @@ class CollectedLog(LineFile):
 
     def records(self, after: int, chosen: Callable[[KeptRecord], bool], most: int) -> tuple[list[bytes], int]:
         """Return the lines of the newest records after an id that are chosen, the oldest first, and the number of
-        records after that id that are no longer kept."""
+        records after that id that are left out: those that are no longer kept, and chosen ones beyond ``most``."""
         oldest = self._kept[0].id if self._kept else self.last + 1
-        newer = (record for record in reversed(self._kept) if record.id > after)
-        found = [record.line for record in islice(filter(chosen, newer), most)]
-        return found[::-1], max(0, oldest - after - 1) if after else 0
+        found = filter(chosen, takewhile(lambda record: record.id > after, reversed(self._kept)))
+        lines = [record.line for record in islice(found, most)]
+        missed = max(0, oldest - after - 1) + sum(1 for _ in found) if after else 0
+        return lines[::-1], missed
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters, by ``collected.REASON``."""
@@ -190,7 +191,8 @@ class Logs:
     """The newest records, the oldest first.
 
     ``last`` is the id of the newest record of all, to be given as ``after`` next. ``missed`` is the number of records
-    after the given id that are in the file only. An id that is higher than ``last`` is from before a restart.
+    after the given id that are left out: those that are in the file only, and older ones beyond ``limit``. An id that
+    is higher than ``last`` is from before a restart.
     """
 
     last: int

@@ -39,9 +39,12 @@ class Rig:
         lines = self.collected.records(after, lambda record: True, most)[0]
         return [msgspec.json.decode(line, type=collected_log.LogRecord) for line in lines]
 
-    def shown(self, grants: Grants = EVERYTHING, **query: Any) -> list[collected_log.LogRecord]:
+    def answer(self, grants: Grants = EVERYTHING, **query: Any) -> collected_log.Logs:
         answer = collected_log.shown(self.collected, collected_log.LogsQuery(**query), grants)
-        return msgspec.json.decode(msgspec.json.encode(answer), type=collected_log.Logs).records
+        return msgspec.json.decode(msgspec.json.encode(answer), type=collected_log.Logs)
+
+    def shown(self, grants: Grants = EVERYTHING, **query: Any) -> list[collected_log.LogRecord]:
+        return self.answer(grants, **query).records
 
 
 @pytest.fixture
@@ -94,6 +97,22 @@ def test_the_newest_records_are_kept_and_others_are_missed(rig: Rig, monkeypatch
     rig.publish("log.a", "x" * 900)
     assert [len(record.text) for record in rig.records()] == [900]
     assert len(rig.path.read_text().splitlines()) == 6
+
+
+def test_new_records_beyond_the_limit_are_missed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        rig.publish(f"log.{'ab'[number % 2]}", str(number))
+    for query, texts, missed in (
+        ({"limit": 2}, ["4", "5"], 0),
+        ({"after": 1, "limit": 2}, ["4", "5"], 3),
+        ({"after": 1, "limit": 2, "node": "b"}, ["3", "5"], 1),
+        ({"after": 1, "limit": 5}, ["1", "2", "3", "4", "5"], 0),
+    ):
+        answer = rig.answer(**query)
+        assert ([record.text for record in answer.records], answer.missed) == (texts, missed), query
+    monkeypatch.setattr(collected_log, "MAX_KEPT", 4)
+    rig.publish("log.a", "6")
+    assert rig.answer(after=1, limit=3).missed == 3
 
 
 def test_a_flood_is_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ export class LogsScreen extends FeedScreen {
       const news = records.filter((record) => record.id > known);
       this.#records = [...news.toReversed(), ...this.#records].slice(0, MOST);
       this.#last = last;
-      this.#problem(missed > 0 ? `${plural(missed, "record")} are in the file of the broker only.` : "");
+      this.#problem(missed > 0 ? `${plural(missed, "record")} are left out: the file of the broker has them.` : "");
       if (news.length > 0 || this.table.total === null) this.came();
     } catch (error) {
       if (turn === this.#turn && error.status !== 0) this.#problem(shown(error.message));
