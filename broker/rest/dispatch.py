@@ -97,6 +97,11 @@ class Dispatch:
         )
         return answer.addErrback(self._late_problem, request)
 
+    def refusal(self, request: Request, problem: Problem) -> Answer:
+        """Return the answer to a request that has an endpoint, and whose answer may not wait."""
+        endpoint, _ = self.routes.find(request.method, request.path)
+        return self._linked(problem.response(request.id), request, endpoint)
+
     # inside
 
     def _endpoint(self, request: Request) -> tuple[Endpoint, Mapping[str, str]]:

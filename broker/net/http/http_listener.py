@@ -100,7 +100,8 @@ class Channel(HttpChannel):
 
 
 class HttpFactory(ConnectionFactory):
-    """One listener. ``respond`` answers a complete request, and never raises."""
+    """One listener. ``respond`` answers a complete request, and never raises. ``refusal`` returns the answer to a
+    request whose own answer, which is not there yet, may not wait."""
 
     connections: set[Any]
     forwards = True
@@ -115,6 +116,7 @@ class HttpFactory(ConnectionFactory):
         clock: Any,
         ids: RequestIds,
         pool: Pool | None = None,
+        refusal: Callable[[Request, Problem], Answer] = lambda request, problem: problem.response(request.id),
     ) -> None:
         super().__init__(wire, limits.connections, turns, refusal_log, clock, half_close=False, pool=pool)
         self.http = limits
@@ -124,6 +126,7 @@ class HttpFactory(ConnectionFactory):
         self.waiting: Counter[str] = Counter()
         """Answers that wait, by address."""
         self.respond = respond
+        self.refusal = refusal
         self.ids = ids
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> Any:
@@ -166,7 +169,7 @@ class HttpFactory(ConnectionFactory):
         if isinstance(answer, Response) and isinstance(answer.body, bytes):
             respond(channel, request, answer)
             return
-        answering = channel.answering = Answering(self, channel, request)
+        answering = channel.answering = Answering(self, channel, request, asked)
         if isinstance(answer, Deferred):
             answering.wait(answer)
         else:

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from broker.core.errors import Reason, at_limit
 from broker.net.http.request import HttpRequest, date
 from broker.net.http.websocket import StreamOutlet, Upgrade, WebSocket
-from broker.rest.messages import REQUEST_ID, Response, Stream
+from broker.rest.messages import REQUEST_ID, Request, Response, Stream
 from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ class Answering:
 
     log = Logger()
 
-    def __init__(self, factory: HttpFactory, channel: Channel, request: HttpRequest) -> None:
+    def __init__(self, factory: HttpFactory, channel: Channel, request: HttpRequest, asked: Request) -> None:
         self.state = "answering"
         self._factory = factory
         self._channel: Channel | None = channel
         self._request = request
+        self._asked = asked
         self._id = channel.request_id
         self._result: Deferred[Any] | None = None
         self._waits = False
@@ -152,7 +153,8 @@ class Answering:
         self._respond(Problem(500, "the broker failed; its log has the reason", Reason.INTERNAL).response(self._id))
 
     def _refuse_to_wait(self) -> None:
-        self._respond(Problem(503, NO_ROOM.text, NO_ROOM.reason, [("Retry-After", "5")]).response(self._id))
+        problem = Problem(503, NO_ROOM.text, NO_ROOM.reason, [("Retry-After", "5")])
+        self.send(self._factory.refusal(self._asked, problem))
 
     def _respond(self, response: Response) -> None:
         channel, request = self._channel, self._request

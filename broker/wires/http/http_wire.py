@@ -215,7 +215,15 @@ def open_http(config: Http, context: WireContext) -> OpenHttp:
     limits = _limits(config)
     ids = RequestIds.fresh()
     factory: Any = HttpFactory(
-        WIRE, dispatch.answer, limits, context.network.scheduler, refusal_log, clock, ids, context.network.pool
+        WIRE,
+        dispatch.answer,
+        limits,
+        context.network.scheduler,
+        refusal_log,
+        clock,
+        ids,
+        context.network.pool,
+        dispatch.refusal,
     )
     listener = StreamListener(clock, config.place, factory, factory, context.network.scheduler, refusal_log, WIRE)
     return OpenHttp(config, context, instances, dispatch, factory, listener, own)

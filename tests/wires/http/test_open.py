@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
 from broker.access.principal import Method, Principal
 from broker.config.daemon_settings import Broker
+from broker.core.cluster.cluster_interfaces import Member, MemberHealth
+from broker.rest.http_endpoint import Endpoint
 from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import OpenHttp, open_http
 from broker.wires.http.sessions.instances import Offer
+from tests.net.http.http_peers import Link
+from tests.operate.members import Members
 from tests.wires.contexts import context, page
 
 ANN = Principal("ann", Method.PASSWORD, "192.0.2.1", "a password")
@@ -62,6 +68,34 @@ def test_a_drain_does_not_wait_for_instances(wire: OpenHttp) -> None:
     assert wire.peers() == 0
     wire.undrain()
     assert not wire.dispatch.draining
+
+
+def test_a_client_whose_answer_may_not_wait_gets_the_other_brokers() -> None:
+    clock = MemoryReactorClock()
+    listeners = {name: {"http": f"tcp://{name}:9080"} for name in "ab"}
+    members = [Member(name, f"i-{name}", listeners=listeners[name]) for name in "ab"]
+    states = [MemberHealth(each, each.name == "a", True, None, 0, 0) for each in members]
+    wire = open_http(Http(waiting=1), context(clock, members=Members(states=states)))
+    operators = Endpoint("GET", "/v1/slow", "slow", "Answers later.", lambda call: Deferred())
+    wire.context.routes.add([*wire.endpoints(), operators])
+    site: Any = SimpleNamespace(factory=wire.factory, turn=lambda: clock.pump([0]))
+    first, client, operator = (Link(site, "192.0.2.1", port) for port in (1, 2, 3))
+    for link, path in (
+        (first, "/v1/services/bank?wait=9"),
+        (client, "/v1/services/bank?wait=9"),
+        (operator, "/v1/slow"),
+    ):
+        link.ask(f"GET {path}", "Host: 127.0.0.1")
+    assert first.answers() == []
+    refused = client.answer()
+    assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+    assert refused.headers.get("link") == '<http://b:9080/>; rel="alternate"'
+    refused = operator.answer()
+    assert (refused.status, refused.headers.get("link")) == (503, None)
+    # The end of the listener ends the answer that waits.
+    wire.close()
+    ended = first.answer()
+    assert (ended.status, ended.headers.get("link")) == (503, '<http://b:9080/>; rel="alternate"')
 
 
 def test_a_closed_wire_listens_to_no_changes_of_users(wire: OpenHttp) -> None:
