@@ -13,7 +13,7 @@ With the domain ``elkobroker.`` these names exist:
 
 Rules:
 - A name that does not exist is NXDOMAIN, a type that a name has not is NODATA, both with the SOA (RFC 2308). A name
-  with others below it exists, without records.
+  with others below it that have services for an answer exists, without records.
 - A name outside of the domain, a zone transfer and a class other than IN are REFUSED. All types (ANY) is HINFO
   (RFC 8482).
 - Services with a secret are not answered: DNS cannot transmit it.
@@ -31,7 +31,6 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -137,6 +136,9 @@ MAX_SERVICES = 10_000
 MAX_DEPTH = 8
 """Labels of a name with dots whose parents exist: each level costs an entry."""
 
+MAX_BELOW = 500
+"""Names below a parent that a response considers, until one may be answered: some 1 ms at most."""
+
 _Key = tuple[str, str]
 """A name and a protocol of the registry."""
 
@@ -147,7 +149,8 @@ class ServiceNames:
     def __init__(self, registry: IRegistry, remembered: Iterable[Service]) -> None:
         self._registry = registry
         self._keys: dict[bytes, dict[_Key, None]] = {}
-        self._parents: Counter[bytes] = Counter()
+        self._below: dict[bytes, dict[bytes, None]] = {}
+        """The names with dots, by each of their parents."""
         for service in chain(registry.services(), remembered):
             self._enter(service.name, service.protocol)
         self._watch: IWait = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN))
@@ -171,9 +174,9 @@ class ServiceNames:
         """Return all spellings and protocols of a folded name."""
         return self._keys.get(folded, ())
 
-    def is_parent(self, folded: bytes) -> bool:
-        """Return True if a name with dots ends with this one: it exists in DNS, without records (RFC 8020)."""
-        return folded in self._parents
+    def below(self, folded: bytes) -> Sequence[bytes]:
+        """Return names with dots that end with this one: the first `MAX_BELOW`, as a copy."""
+        return list(islice(self._below.get(folded, ()), MAX_BELOW))
 
     def __iter__(self) -> Iterator[tuple[bytes, str, str]]:
         """Iterate over folded names, with a name and a protocol of the registry each.
@@ -206,7 +209,8 @@ class ServiceNames:
         keys = self._keys.get(folded)
         if keys is None:
             keys = self._keys[folded] = {}
-            self._parents.update(_parents(folded))
+            for parent in _parents(folded):
+                self._below.setdefault(parent, {})[folded] = None
         keys[name, protocol] = None
 
     def _remove(self, name: str, protocol: str) -> None:
@@ -218,9 +222,10 @@ class ServiceNames:
         if not keys:
             del self._keys[folded]
             for parent in _parents(folded):
-                self._parents[parent] -= 1
-                if not self._parents[parent]:
-                    del self._parents[parent]
+                below = self._below[parent]
+                del below[folded]
+                if not below:
+                    del self._below[parent]
 
 
 def fold_name(name: str) -> bytes | None:
@@ -391,7 +396,7 @@ class Zone:
             folded = name = dotted(labels)
             services, found = self._permitted(name)
         if not services:
-            return owner.respond([]) if self.names.is_parent(name) else owner.missing()
+            return owner.respond([]) if self._is_parent(name) else owner.missing()
         places, first = len(services), begin(len(services))
         data, additional = self._records(self.registry.by_check(services[first:] + services[:first]), owner)
         if is_stable:
@@ -440,6 +445,18 @@ class Zone:
             if may:
                 permitted += [each for each in services[: MAX_SERVICES - len(permitted)] if each.auth is None]
         return permitted, tuple(found)
+
+    def _is_parent(self, name: bytes) -> bool:
+        """Return True if a name below this one has services that may be answered: this one exists, without records
+        (RFC 8020). That it does tells no more than the names below it do."""
+        services = (
+            service
+            for below in self.names.below(name)
+            for key, services in self.names.found(below)
+            if self.may is None or self.may(key[0])
+            for service in services
+        )
+        return any(service.auth is None for service in islice(services, MAX_SERVICES))
 
     def _label(self, service: Service) -> str:
         if service.label is not None:

@@ -42,7 +42,8 @@ class RecordingSocket:
 
 
 class DnsFarm(CoreFarm):
-    """DNS over the registry of a farm. ``begin`` says which of n places comes first."""
+    """DNS over the registry of a farm. ``begin`` says which of n places comes first, ``may`` which names are
+    answered."""
 
     def __init__(
         self,
@@ -51,11 +52,12 @@ class DnsFarm(CoreFarm):
         remembered: Iterable[Service] = (),
         begin: Callable[[int], int] = lambda count: 0,
         brokers: Callable[[], Sequence[Mapping[str, str]]] = tuple,
+        may: Callable[[str], bool] | None = None,
     ) -> None:
         self.farm = ElkoFarm() if farm is None else farm
         super().__init__(self.farm.clock)
         self.names = ServiceNames(self.farm.registry, remembered)
-        self.zone = Zone(self.farm.registry, self.names, brokers=brokers)
+        self.zone = Zone(self.farm.registry, self.names, may, brokers)
         self.responder = Responder(self.zone, dns, self.clock, begin)
         self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), dns)
         self.socket = RecordingSocket()

@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.model import Auth, Provider, Rights, Service
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.zone import MAX_DEPTH, MAX_PLACES
+from broker.wires.dns.zone import MAX_BELOW, MAX_DEPTH, MAX_PLACES
 from tests.recording.farm import GRACE
 from tests.wires.dns.recording import TTL, DnsFarm, code, shown
 from tests.wires.recording import ElkoFarm, desc, remembered
@@ -192,11 +192,49 @@ def test_parents_go_with_the_last_name_below_them(farm: DnsFarm) -> None:
     assert len(farm.names) == 0
 
 
+def test_a_parent_exists_only_if_a_name_below_it_is_answered() -> None:
+    farm = DnsFarm(may=lambda name: not name.startswith("own."))
+    client = farm.client()
+    client.offer(desc("safe.vault.eu", "192.0.2.1:1", auth={"type": "auth", "mode": "password", "code": "x"}))
+    client.offer(desc("own.vault.eu", "192.0.2.2:1"))
+    asked = ("vault.eu", "eu", "vault.eu._tcp", "_safe.vault.eu._tcp", "own.vault.eu", "none.eu")
+    for name in asked:
+        assert code(farm.ask(f"{name}.service.elkobroker.")) == "NXDOMAIN", name
+    client.offer(desc("Open.Vault.eu", "192.0.2.3:1"))
+    for name in asked:
+        exists = name in ("vault.eu", "eu", "vault.eu._tcp")
+        assert code(farm.ask(f"{name}.service.elkobroker.")) == ("NODATA" if exists else "NXDOMAIN"), name
+    client.say("broker", "wontserve", services=["Open.Vault.eu"])
+    assert code(farm.ask("eu.service.elkobroker.")) == "NXDOMAIN"
+
+
+def test_a_parent_of_restored_services_ends_with_them() -> None:
+    service = Service("bank.eu", "192.0.2.1:80", 1)
+    farm = DnsFarm(ElkoFarm(restored=[Provider(1, "b", "elko", "", 0.0, 0.0, (service,))]), remembered=[service])
+    assert code(farm.ask("eu.service.elkobroker.")) == "NODATA"
+    farm.clock.advance(GRACE)
+    assert code(farm.ask("eu.service.elkobroker.")) == "NXDOMAIN"
+    assert len(farm.names) == 0
+
+
 def test_a_name_of_too_many_labels_has_no_parents(farm: DnsFarm) -> None:
     name = ".".join("a" * (MAX_DEPTH + 1))
     farm.client().offer(desc(name, "192.0.2.1:1"))
     assert shown(farm.ask(f"{name}.service.elkobroker.")) == ["A 192.0.2.1"]
     assert code(farm.ask("a.service.elkobroker.")) == "NXDOMAIN"
+
+
+def test_the_names_below_a_parent_that_cost_a_response_are_bounded() -> None:
+    considered: list[str] = []
+
+    def may(name: str) -> bool:
+        considered.append(name)
+        return False
+
+    farm = DnsFarm(may=may)
+    farm.client().offer(*(desc(f"s{number}.eu", "192.0.2.1:1") for number in range(MAX_BELOW + 1)))
+    assert code(farm.ask("eu.service.elkobroker.")) == "NXDOMAIN"
+    assert len(considered) == MAX_BELOW
 
 
 # the apex, what does not exist, what is refused
