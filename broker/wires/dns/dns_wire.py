@@ -268,8 +268,7 @@ class OpenDns(PlainWire):
 def open_dns(config: Dns, context: WireContext) -> OpenDns:
     """Make the wire, without opening its sockets."""
     clock = context.network.clock
-    remembered = (service for provider in context.known.providers for service in provider.services)
-    names = ServiceNames(context.core.registry, remembered)
+    names = ServiceNames(context.core.registry)
     access = context.accounts.access
     # A query has no user: it finds what peers without a user may find here.
     may = (lambda name: access.allows(Principal(), WIRE, "find", name)) if access.users else None

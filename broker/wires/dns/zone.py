@@ -34,7 +34,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from itertools import chain, islice
+from itertools import islice
 
 import attrs
 
@@ -144,15 +144,16 @@ _Key = tuple[str, str]
 
 
 class ServiceNames:
-    """The names of all services, folded. ``remembered`` are services from before a restart."""
+    """The names of all services, folded, those from before a restart included."""
 
-    def __init__(self, registry: IRegistry, remembered: Iterable[Service]) -> None:
+    def __init__(self, registry: IRegistry) -> None:
         self._registry = registry
         self._keys: dict[bytes, dict[_Key, None]] = {}
         self._below: dict[bytes, dict[bytes, None]] = {}
         """The names with dots, by each of their parents."""
-        for service in chain(registry.services(), remembered):
-            self._enter(service.name, service.protocol)
+        for name in registry.names(restored=True):
+            for protocol in registry.protocols(name, restored=True):
+                self._enter(name, protocol)
         self._watch: IWait = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN))
 
     def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dns.flags
@@ -10,7 +10,6 @@ import dns.message
 import dns.rdatatype
 from dns.message import Message
 
-from broker.core.model import Service
 from broker.core.rates import Rates
 from broker.wires.dns.codec.dns_query import Frames, framed
 from broker.wires.dns.dns_settings import Dns
@@ -49,14 +48,13 @@ class DnsFarm(CoreFarm):
         self,
         farm: ElkoFarm | None = None,
         dns: Dns = UNLIMITED,
-        remembered: Iterable[Service] = (),
         begin: Callable[[int], int] = lambda count: 0,
         brokers: Callable[[], Sequence[Mapping[str, str]]] = tuple,
         may: Callable[[str], bool] | None = None,
     ) -> None:
         self.farm = ElkoFarm() if farm is None else farm
         super().__init__(self.farm.clock)
-        self.names = ServiceNames(self.farm.registry, remembered)
+        self.names = ServiceNames(self.farm.registry)
         self.zone = Zone(self.farm.registry, self.names, may, brokers)
         self.responder = Responder(self.zone, dns, self.clock, begin)
         self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), dns)

@@ -188,7 +188,7 @@ def test_no_data_has_the_number_of_its_second(farm: DnsFarm) -> None:
 def test_restored_services_go_with_the_end_of_the_grace_period() -> None:
     old = remembered(1)
     old = attrs.evolve(old, services=(Service("bank", "192.0.2.9:1", 1),))
-    farm = DnsFarm(ElkoFarm(restored=[old]), remembered=old.services)
+    farm = DnsFarm(ElkoFarm(restored=[old]))
     assert is_kept(farm, query())
     farm.clock.advance(GRACE)
     assert code(farm.ask(BANK, "SRV")) == "NXDOMAIN"

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import dns.flags
+import dns.message
 import pytest
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.core.model import Auth, Provider, Rights, Service
+from broker.core.cluster.cluster_interfaces import Registration, key_of
+from broker.core.cluster.cluster_registry import ClusterRegistry
+from broker.core.model import NOBODY, Auth, Provider, Rights, Service
+from broker.core.registered_services import Restored
+from broker.wires.dns.codec.dns_query import decode
 from broker.wires.dns.dns_settings import Dns
+from broker.wires.dns.dns_wire import open_dns
 from broker.wires.dns.zone import MAX_BELOW, MAX_DEPTH, MAX_PLACES
 from tests.recording.farm import GRACE
-from tests.wires.dns.recording import TTL, DnsFarm, code, shown
+from tests.wires.contexts import context
+from tests.wires.dns.recording import TTL, UNLIMITED, DnsFarm, code, shown
 from tests.wires.recording import ElkoFarm, desc, remembered
 
 SOA = f"SOA ns.elkobroker. hostmaster.elkobroker. 0 3600 600 86400 {TTL}"
@@ -210,7 +220,7 @@ def test_a_parent_exists_only_if_a_name_below_it_is_answered() -> None:
 
 def test_a_parent_of_restored_services_ends_with_them() -> None:
     service = Service("bank.eu", "192.0.2.1:80", 1)
-    farm = DnsFarm(ElkoFarm(restored=[Provider(1, "b", "elko", "", 0.0, 0.0, (service,))]), remembered=[service])
+    farm = DnsFarm(ElkoFarm(restored=[Provider(1, "b", "elko", "", 0.0, 0.0, (service,))]))
     assert code(farm.ask("eu.service.elkobroker.")) == "NODATA"
     farm.clock.advance(GRACE)
     assert code(farm.ask("eu.service.elkobroker.")) == "NXDOMAIN"
@@ -324,7 +334,7 @@ def test_restored_services_are_answered_during_the_grace() -> None:
     before = remembered(1, ("Bank", "192.0.2.1:80"), ("Post", "192.0.2.2:80"))
     services = [Service(each.name, each.hostport, 1) for each in before.services]
     provider = type(before)(1, "old", "elko", "192.0.2.9:1", 0.5, 0.0, tuple(services))
-    farm = DnsFarm(ElkoFarm(restored=[provider]), remembered=services)
+    farm = DnsFarm(ElkoFarm(restored=[provider]))
     farm.client()
     response = farm.ask("bank.service.elkobroker.", "SRV")
     assert shown(response) == ["SRV 0 1 80 c0000201.addr.elkobroker."]
@@ -345,9 +355,25 @@ def test_restored_services_are_answered_during_the_grace() -> None:
     assert len(farm.names) == 0
 
 
+def test_services_of_other_brokers_are_answered_at_a_start_without_etcd() -> None:
+    clock = Clock()
+    registry = ClusterRegistry(clock, count(1).__next__, Restored((), GRACE, clock, lambda ids: None))
+    service, provider = Service("bank", "192.0.2.1:80", 7), Provider(7, "b", "elko", "", 0.0, 0.0, ())
+    registry.serve_recorded([Registration(key_of("elko", service, NOBODY), provider, service, 1)])
+    wire = open_dns(UNLIMITED, context(clock, registry=registry))
+
+    def ask() -> dns.message.Message:
+        query = dns.message.make_query("bank.service.elkobroker.", "A")
+        return dns.message.from_wire(wire.responder.respond(decode(query.to_wire()), 512))
+
+    assert shown(ask()) == ["A 192.0.2.1"]
+    registry.serve_read()
+    assert code(ask()) == "NXDOMAIN"
+
+
 def test_a_label_of_the_provider_selects_restored_services() -> None:
     service = Service("bank", "192.0.2.1:80", 1)
-    farm = DnsFarm(ElkoFarm(restored=[Provider(1, "Blue", "elko", "", 0.0, 0.0, (service,))]), remembered=[service])
+    farm = DnsFarm(ElkoFarm(restored=[Provider(1, "Blue", "elko", "", 0.0, 0.0, (service,))]))
     assert shown(farm.ask("_bank._blue.service.elkobroker.")) == ["A 192.0.2.1"]
     assert code(farm.ask("_bank._green.service.elkobroker.")) == "NXDOMAIN"
     farm.clock.advance(GRACE)
