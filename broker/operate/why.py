@@ -124,7 +124,7 @@ class Explainer:
             hostport=service.hostport,
             wire="" if provider is None else provider.wire,
             provider=service.provider,
-            label=service.label or ("" if provider is None else provider.label),
+            label=service.label or self._label(service, provider),
             address="" if provider is None else provider.address,
             since=since,
             heard=heard,
@@ -135,6 +135,9 @@ class Explainer:
             check=self._check(service),
             broker=(provider.broker if provider is not None else "") or self._here,
         )
+
+    def _label(self, service: Service, provider: Provider | None) -> str:
+        return self._registry.remembered_label(service.provider) if provider is None else provider.label
 
     def _check(self, service: Service) -> str:
         check = self._registry.check_of(service)

@@ -87,6 +87,7 @@ def test_an_entry_of_a_connection_is_explained(farm: Entries) -> None:
 def test_an_entry_from_before_a_restart_is_explained(farm: Entries) -> None:
     [entry] = farm.why("bank")
     assert (entry["restored"], entry["since"], entry["heard"]) == (True, None, None)
+    assert entry["label"] == "old"
     assert "before the restart" in entry["alive_by"]
     assert "grace period" in entry["ends"]
 
