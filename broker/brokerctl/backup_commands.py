@@ -93,12 +93,16 @@ def backup(archive: Path, state: Path | None) -> None:
     compression. An existing file is replaced once the new one is complete.
     """
     directory = state_directory(state)
-    real = Path(os.path.realpath(archive.parent))
-    if real.is_relative_to(directory) or real.is_relative_to(os.path.realpath(directory / JOURNAL)):
+    # A link stays, as one to the latest archive.
+    real, folder = (Path(os.path.realpath(each)) for each in (archive, archive.parent))
+    kept = (directory, os.path.realpath(directory / JOURNAL))
+    if any(place.is_relative_to(each) for place in (real, folder) for each in kept):
         # It would hold itself and all archives before it, and a restore would move it aside.
         raise Failure(f"{archive} is inside the state directory {directory}: choose another place")
-    with _failures(f"{archive} cannot be written"), small_file.written(archive) as file:
-        members = write_archive(directory, file, archive)
+    if os.path.exists(archive) and not os.path.isfile(archive):
+        raise Failure(f"{archive} is no regular file: an archive would take its place")
+    with _failures(f"{archive} cannot be written"), small_file.written(real) as file:
+        members = write_archive(directory, file, real)
         size = file.tell()
     click.echo(f"{archive}: {output.size(size)}, {_described(members)} of {directory}")
 

@@ -234,10 +234,27 @@ def test_what_the_broker_has_on_another_disk_is_in_a_backup(tmp_path: Path) -> N
 
 def test_an_archive_inside_the_state_directory_is_refused(made: Path) -> None:
     (made / "link").symlink_to(made / "state")
+    (made / "state" / "state.tar").symlink_to(made / "outside.tar")
     for where in (made / "state" / "journal", made / "link"):
         done = run("backup", where / "state.tar", made / "state")
         assert (done.exit_code, "is inside the state directory" in done.output) == (1, True)
         assert not (where / "state.tar").exists()
+
+
+def test_an_archive_takes_the_place_of_regular_files_alone(made: Path, tmp_path: Path) -> None:
+    """Root could replace /dev/null, or the link /dev/stdout, by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "stdout").symlink_to("pipe")
+    for name in ("pipe", "stdout"):
+        done = run("backup", tmp_path / name, made / "state")
+        assert (done.exit_code, "is no regular file" in done.output) == (1, True)
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "monday.tar").write_bytes(b"the former one")
+    (tmp_path / "last.tar").symlink_to("monday.tar")
+    assert run("backup", tmp_path / "last.tar", made / "state").exit_code == 0
+    assert (tmp_path / "stdout").is_symlink()
+    assert (tmp_path / "last.tar").is_symlink()
+    assert tarfile.is_tarfile(tmp_path / "monday.tar")
 
 
 def test_a_failed_backup_leaves_the_former_one(made: Path, tmp_path: Path) -> None:
