@@ -22,6 +22,7 @@ from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, S
 from broker.core.registry import Registry
 from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICKS, SilenceSettings, Verification
 from broker.wires.dbp import dbp_settings
+from broker.wires.elko.sessions.authentication import Role
 from broker.wires.mtl.codec import data_messages as mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.access.test_users_access import Rig
@@ -452,6 +453,11 @@ class ElkoProviders(CoreFarm):
         peer.say(to="client", op="willserve", services=[desc("bank", f"192.0.2.{number}:5")])
         self.peers.append(peer)
 
+    def serve(self, *roles: Role) -> None:
+        """The listeners of all peers serve these roles from now on."""
+        for door in self._elko.doors:
+            door.use(attrs.evolve(door.policy, roles=frozenset(roles)))
+
     def silent(self, numbers: Iterable[int]) -> None:
         """Pings of these fail."""
         places = {f"192.0.2.{number}:5" for number in numbers}
@@ -561,3 +567,13 @@ def test_a_provider_without_its_connection_goes_with_the_login_of_its_user(netwo
     assert farm.found() == PEERS + 1
     rig.change(user("eve") + right("anonymous"))
     assert farm.found() == PEERS
+
+
+def test_a_provider_without_its_connection_goes_when_its_listener_serves_no_clients_any_more(network: Network) -> None:
+    farm = ElkoProviders(network)
+    farm.silent(range(PEERS))
+    farm.lose(range(PEERS))
+    farm.serve("client")
+    assert farm.found() == PEERS
+    farm.serve("admin")
+    assert farm.found() == 0

@@ -183,6 +183,8 @@ class ElkoFarm(CoreFarm):
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
         self.access: Access = AnonymousAccess()
+        self.doors: list[AccessControl] = []
+        """The access control of each peer that has connected."""
         self.notices = ChangeNotices(self.registry)
         self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 
@@ -190,6 +192,7 @@ class ElkoFarm(CoreFarm):
         """A peer connects to a listener with that policy, by default an open one."""
         door = AccessControl(Policy() if policy is None else policy, self.access)
         self.access.changed.append(door.review)
+        self.doors.append(door)
         return Client(
             lambda to: (BlockReader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

@@ -152,7 +152,7 @@ class ElkoWire(PlainWire, Generic[L]):
         for listener in configured:
             each = self._made.get(title(self._wire, listener))
             if each is not None:
-                each.access.policy = self.policy(listener)
+                each.access.use(self.policy(listener))
                 each.origins.use(listener.origins)
                 each.port_factory.limit(net_limits(listener))
 

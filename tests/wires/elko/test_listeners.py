@@ -1,21 +1,33 @@
-"""Opening listeners: what descriptors say of each, what their limits are, and what cannot be opened."""
+"""Opening listeners: what descriptors say of each, what their limits are, what cannot be opened, and what a reload
+changes for the peers that are connected."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
 
+from broker.access.principal import Access
+from broker.access.rights import AnonymousAccess
+from broker.config.daemon_settings import Broker
+from broker.net.line_protocol import LineProtocol
 from broker.net.listeners import CannotListen
+from broker.wires.elko.broker_wire import OpenElko
+from broker.wires.elko.director_wire import OpenDirector
 from broker.wires.elko.elko_listeners import NamedListener, make_listener, net_limits
-from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener
+from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Director, DirectorListener, Elko
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.config.certificates import certificate
 from tests.net.reactors import poll_reactor
+from tests.net.words import Link
 from tests.wires.contexts import context
+from tests.wires.elko.sessions.test_authentication import SlowAccess
 
 Open = Callable[..., NamedListener]
 
@@ -99,3 +111,79 @@ def test_a_listener_passes_its_limits_to_the_network() -> None:
 
 def test_a_listener_without_required_authentication_sets_no_deadline_for_it() -> None:
     assert net_limits(BrokerListener(allow_before_auth=True)).authenticate_within == 0
+
+
+# reload
+
+
+class Listening:
+    """A wire with one listener of these keys, to which peers connect without sockets."""
+
+    def __init__(self, wire: str = "elko", access: Access | None = None, **keys: Any) -> None:
+        self.clock = Clock()
+        self._broker = wire == "elko"
+        parts = context(self.clock, access=AnonymousAccess() if access is None else access)
+        self.wire: Any = (OpenElko if self._broker else OpenDirector)(self._config(keys), parts)
+
+    def _config(self, keys: dict[str, Any]) -> Any:
+        return Elko((BrokerListener(**keys),)) if self._broker else Director(listeners=(DirectorListener(**keys),))
+
+    def reload(self, **keys: Any) -> None:
+        """Apply other keys."""
+        self.wire.reload(self._config(keys), Broker())
+
+    def connect(self) -> Link:
+        """A peer connects."""
+        [lines] = self.wire.connection_factories()
+        protocol = lines.buildProtocol(IPv4Address("TCP", "192.0.2.1", 4000))
+        assert isinstance(protocol, LineProtocol)
+        return Link(protocol, None)
+
+    def authenticated(self, *roles: str) -> Link:
+        """A peer has authenticated to the objects of these names."""
+        link = self.connect()
+        assert [ask(link, role, "auth") for role in roles] == [[]] * len(roles)
+        return link
+
+
+def ask(link: Link, to: str, op: str, **parameters: Any) -> list[dict[str, Any]]:
+    """Send a message. Returns the answers, and all messages before them."""
+    link.send(json.dumps({"to": to, "op": op, **parameters}), "")
+    return told(link)
+
+
+def told(link: Link) -> list[dict[str, Any]]:
+    """The messages to a peer since the last call."""
+    return [json.loads(block) for block in b"".join(link.take()).split(b"\n\n") if block]
+
+
+@pytest.mark.parametrize(
+    ("wire", "kept", "lost"),
+    [("elko", "client", "admin"), ("elko", "admin", "client"), ("director", "provider", "admin")],
+)
+def test_a_reload_ends_the_sessions_of_roles_that_the_listener_serves_no_more(wire: str, kept: str, lost: str) -> None:
+    listening = Listening(wire)
+    staying, ended, with_both = (listening.authenticated(*roles) for roles in ((kept,), (lost,), (kept, lost)))
+    waiting = listening.connect()
+    listening.reload(allow=(kept,))
+    for each in (ended, with_both):
+        [diagnostic] = told(each)
+        assert diagnostic["msg"] == f"a peer without a user may not be {lost} any more: closing"
+        assert each.wire.half_closed
+    assert ask(staying, kept, "ping") == [{"to": kept, "op": "pong"}]
+    assert ask(waiting, kept, "auth") == told(staying) == []
+    listening.reload(allow=(kept, lost))
+    assert not staying.wire.half_closed
+    assert not waiting.wire.half_closed
+
+
+def test_a_password_that_is_checked_during_a_reload_gives_no_role_that_is_served_no_more() -> None:
+    access = SlowAccess()
+    listening = Listening(access=access)
+    ann = listening.connect()
+    assert ask(ann, "admin", "auth", auth={"mode": "password", "id": "ann", "code": "pencil"}) == []
+    listening.reload(allow=("client",))
+    access.right("ann")
+    listening.clock.advance(0)
+    [diagnostic] = told(ann)
+    assert diagnostic["msg"] == "auth: ann may not be admin here"

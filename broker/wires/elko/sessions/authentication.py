@@ -1,7 +1,7 @@
 """Authentication of Elko sessions: credentials, roles, and the policy of a listener.
 
-Invariant: a reload replaces a listener's `Policy` as a whole, and its sessions read it again at each check. "auth" in
-docs/protocols/elko-broker.md describes the protocol.
+Invariant: a reload replaces a listener's `Policy` as a whole, its sessions read it again at each check, and what it
+permits no more ends at once. "auth" in docs/protocols/elko-broker.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -76,8 +76,7 @@ class Policy:
 class AccessControl:
     """Access control of one listener: its policy, which a reload replaces, and the parts shared with others.
 
-    ``title`` is the title of the listener in rights and in the audit log. ``sessions`` are those of the listener, if
-    there is a users file.
+    ``title`` is the title of the listener in rights and in the audit log. ``sessions`` are those of the listener.
     """
 
     policy: Policy
@@ -86,6 +85,12 @@ class AccessControl:
     audit: Audit = attrs.field(factory=NoAudit)
     requests: RequestLimits = attrs.field(factory=unlimited)
     sessions: WeakSet[ElkoSession] = attrs.field(factory=WeakSet)
+
+    def use(self, policy: Policy) -> None:
+        """Apply another policy, also to the present sessions."""
+        if policy != self.policy:
+            self.policy = policy
+            self.review()
 
     def log_in(self, credentials: Credentials | None, peer: Peer) -> Principal | Deferred[Principal]:
         """Return the user of the credentials. Raises, or fails with, `Refusal`.
@@ -109,6 +114,6 @@ class AccessControl:
         return self.access.grants(principal, self.title) if self.access.users else None
 
     def review(self) -> None:
-        """Check the users and rights of all sessions again, after a change."""
+        """Check the users, rights and roles of all sessions again, after a change."""
         for session in tuple(self.sessions):
             session.review()

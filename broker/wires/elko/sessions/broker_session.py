@@ -163,7 +163,7 @@ class BrokerSession(ElkoSession):
             self.end(standing)
 
     def review(self) -> bool:
-        """Check the user and the rights again, and end activities that are no longer permitted.
+        """Check the user, the rights and the roles again, and end activities that are no longer permitted.
 
         Withdraws services, answers standing finds by a refusal, and ends the watches of an administrator.
         """
@@ -483,8 +483,8 @@ class BrokerSession(ElkoSession):
                 self._peer.close()
 
     def _review_orphan(self, provider: int) -> None:
-        """Check the user and the rights of a provider that stays registered without its connection."""
-        if self._access.access.stands(self.principal):
+        """Check the user, the rights and the role of a provider that stays registered without its connection."""
+        if self._access.access.stands(self.principal) and "client" in self._access.policy.roles:
             self._use_grants()
             self._withdraw_forbidden(provider)
         else:

@@ -137,8 +137,8 @@ class ElkoSession:
         self._grants: Grants | None = None
         self.reading = EVERY_ENTRY
         """The entries of the registry that the user is shown."""
+        access.sessions.add(self)
         if access.access.users:
-            access.sessions.add(self)
             self.become(Principal(address=peer.address))
         self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
 
@@ -200,7 +200,8 @@ class ElkoSession:
         self._use_grants()
 
     def review(self) -> bool:
-        """Check the user and the rights again after a change of the users file. Closes if they do not suffice now.
+        """Check the user, the rights and the roles again after a change of the users file or the policy. Closes if they
+        do not suffice now.
 
         Returns True if the session stays.
         """
@@ -373,6 +374,8 @@ class ElkoSession:
         login.held.append(message)
 
     def _may_be(self, role: Role) -> bool:
+        if role not in self._access.policy.roles:
+            return False  # a reload may change them, even while a password is checked
         grants = self._grants
         if grants is None:
             return True
