@@ -198,9 +198,16 @@ class ConnectionFactory(Factory):
             emptied.callback(None)
 
     def limit(self, limits: ConnectionLimits) -> None:
-        """Apply new limits. A lower limit of connections closes none."""
-        self.limits = limits
+        """Apply new limits. A lower limit of connections closes none. A time to authenticate, if there was none, begins
+        for the present peers; if there is none any more, it ends for them."""
+        before, self.limits = self.limits, limits
         self.table.limit = limits.connections
+        if not limits.authenticate_within:
+            self.logins.stop()
+        elif not before.authenticate_within:
+            for connection in self.connections:
+                if not connection.trusted and not connection.life.closing:
+                    self.logins.add(connection, limits.authenticate_within)
 
     def drain(self) -> None:
         """Refuse new connections, and close the present ones in order. Idempotent.

@@ -187,3 +187,79 @@ def test_a_password_that_is_checked_during_a_reload_gives_no_role_that_is_served
     listening.clock.advance(0)
     [diagnostic] = told(ann)
     assert diagnostic["msg"] == "auth: ann may not be admin here"
+
+
+@pytest.mark.parametrize("wire", ["elko", "director"])
+def test_a_reload_that_requires_auth_requires_it_of_connected_peers_too(wire: str) -> None:
+    role = "client" if wire == "elko" else "user"
+    to = "client" if wire == "elko" else "director"
+    listening = Listening(wire, allow_before_auth=True)
+    stranger, other, known = listening.connect(), listening.connect(), listening.authenticated(to)
+    assert ask(stranger, to, "ping") == [{"to": to, "op": "pong"}]
+    listening.reload(allow=(role,))
+    [diagnostic] = ask(stranger, to, "ping")
+    assert diagnostic["msg"] == "the first message must be auth, not 'ping'"
+    assert stranger.wire.half_closed
+    assert ask(other, to, "auth") == []
+    for each in (other, known):
+        assert ask(each, to, "ping") == [{"to": to, "op": "pong"}]
+
+
+def test_a_reload_that_requires_no_auth_serves_connected_peers_too() -> None:
+    listening = Listening()
+    stranger = listening.connect()
+    listening.reload(allow_before_auth=True)
+    assert ask(stranger, "client", "ping") == [{"to": "client", "op": "pong"}]
+
+
+def test_a_reload_that_requires_auth_ends_the_finds_of_peers_without_it() -> None:
+    listening = Listening(allow_before_auth=True)
+    stranger, known = listening.connect(), listening.authenticated("client")
+    for each in (stranger, known):
+        assert ask(each, "client", "find", service="bank", wait=60, tag="t") == []
+        assert ask(each, "client", "find", service="bank", wait=-1, monitor=True) == []
+    listening.reload()
+    listening.clock.advance(0)
+    failure = {"type": "servicedesc", "service": "bank", "failure": "find: not authenticated to 'client'"}
+    answer = {"to": "client", "op": "find", "desc": [failure]}
+    assert told(stranger) == [{**answer, "tag": "t"}, answer]
+    assert not stranger.wire.half_closed
+    ask(known, "client", "willserve", services=[{"type": "servicedesc", "service": "bank", "hostport": "h:1"}])
+    assert told(stranger) == []
+
+
+def test_a_password_that_is_checked_while_a_reload_requires_auth_is_required() -> None:
+    access = SlowAccess()
+    listening = Listening(access=access, allow_before_auth=True)
+    ann = listening.connect()
+    assert ask(ann, "admin", "auth", auth={"mode": "password", "id": "ann", "code": "pencil"}) == []
+    assert ask(ann, "client", "ping") == []
+    listening.reload(allow=("client",))
+    access.right("ann")
+    listening.clock.advance(0)
+    denied, diagnostic = told(ann)
+    assert denied["msg"] == "auth: ann may not be admin here"
+    assert diagnostic["msg"] == "the first message must be auth, not 'ping'"
+    assert ann.wire.half_closed
+
+
+def test_peers_that_a_reload_requires_to_authenticate_have_the_time_of_new_ones() -> None:
+    limits = BrokerLimits(authenticate_within=5)
+    listening = Listening(allow_before_auth=True, limits=limits)
+    stranger, known = listening.connect(), listening.authenticated("client")
+    listening.clock.pump([1.0] * 60)
+    listening.reload(limits=limits)
+    listening.clock.pump([1.0] * 4)
+    assert told(stranger) == []
+    listening.clock.pump([1.0] * 2)
+    [diagnostic] = told(stranger)
+    assert diagnostic["msg"] == "no auth in time: closing"
+    assert not known.wire.half_closed
+
+
+def test_peers_of_which_a_reload_requires_no_auth_may_take_their_time() -> None:
+    listening = Listening(limits=BrokerLimits(authenticate_within=5))
+    stranger = listening.connect()
+    listening.reload(allow_before_auth=True)
+    listening.clock.pump([1.0] * 60)
+    assert not stranger.wire.half_closed

@@ -452,14 +452,15 @@ class BrokerSession(ElkoSession):
             raise at_limit("find: the peers of this address have too many waiting finds", PER_ADDRESS)
 
     def _end_forbidden_waits(self) -> None:
-        """Answer the standing finds of names that the user may not find any more by a failure, which ends them."""
-        grants = self._grants
-        if grants is None:
-            return
+        """Answer the standing finds that are not permitted any more by a failure, which ends them."""
         for standing in list(self._standing or ()):
             message = standing.message
-            if not grants.may("find", message.service):
+            refusal: Refusal | None = None
+            if self.must_authenticate:
+                refusal = Refusal(Reason.NOT_AUTHENTICATED, f"find: not authenticated to {message.to!r}")
+            elif self._grants is not None and not self._grants.may("find", message.service):
                 refusal = self._forbidden("find", message.service)
+            if refusal is not None:
                 self._peer.refused(refusal)
                 self.answer(message, [failure_desc(message.service, refusal.text)])
                 self.end(standing)

@@ -140,7 +140,7 @@ class ElkoSession:
         access.sessions.add(self)
         if access.access.users:
             self.become(Principal(address=peer.address))
-        self._objects = tables.of[self._roles] if access.policy.allow_before_auth else tables.strict
+        self._objects = self._permitted()
 
     # Called by the connection
 
@@ -214,7 +214,19 @@ class ElkoSession:
                 text = f"{self.principal.name or 'a peer without a user'} may not be {role} any more: closing"
                 self.refuse(Refusal(Reason.REVOKED, text))
                 return False
+        if self._login is not None:
+            self._login.objects = self._permitted()
+        elif not self._roles:
+            self._objects = self._permitted()
         return True
+
+    @property
+    def must_authenticate(self) -> bool:
+        """True if the peer has no role, and its listener serves no peer without one."""
+        return not self._roles and not self._access.policy.allow_before_auth
+
+    def _permitted(self) -> dict[str, Operations]:
+        return self._tables.strict if self.must_authenticate else self._tables.of[self._roles]
 
     def _use_grants(self) -> None:
         self._grants = self._access.grants(self.principal)
