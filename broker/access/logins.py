@@ -356,7 +356,7 @@ class PasswordLogins:
         except Refusal as refusal:
             return fail(refusal)
         self._checking[digest] = same
-        same.check.addBoth(self._checked, same, digest)
+        same.check.addBoth(self._checked, same, digest, verifiers)
         return login
 
     def _begin(
@@ -372,11 +372,11 @@ class PasswordLogins:
 
         return settle
 
-    def _checked(self, result: Checked | Failure, same: SameLogins, digest: bytes) -> None:
+    def _checked(self, result: Checked | Failure, same: SameLogins, digest: bytes, verifiers: Verifiers) -> None:
         self._checking.pop(digest, None)
-        self._answer(result, same, digest)
+        self._answer(result, same, digest, verifiers)
 
-    def _answer(self, result: Checked | Failure, same: SameLogins, digest: bytes) -> None:
+    def _answer(self, result: Checked | Failure, same: SameLogins, digest: bytes, verifiers: Verifiers) -> None:
         """Answer logins, some in each turn. Each but the one of the check counts for itself, as one after it would."""
         for _ in range(EACH_TURN):
             if not same.waiting:
@@ -391,7 +391,13 @@ class PasswordLogins:
                 login.done.errback(refusal)
             else:
                 login.done.callback(result)
-        self._later(partial(self._answer, result, same, digest))
+        self._later(partial(self._answer_others, result, same, digest, verifiers))
+
+    def _answer_others(self, result: Checked | Failure, same: SameLogins, digest: bytes, verifiers: Verifiers) -> None:
+        """Answer logins in a later turn. The users may have changed since the last one."""
+        if isinstance(result, PasswordVerifier) and result not in verifiers():
+            result = None
+        self._answer(result, same, digest, verifiers)
 
     def _right(self, digest: bytes, verifier: PasswordVerifier, attempt: Attempt) -> PasswordVerifier:
         attempt.right()

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from broker.access import passwords as password_verifiers
 from broker.access import users_document
-from broker.access.logins import GUESS_EVERY, GUESSES, LIFETIME, Logins
+from broker.access.logins import EACH_TURN, GUESS_EVERY, GUESSES, LIFETIME, Later, Logins
 from broker.access.passwords import CHECKS, MAX_WAITING, MIN_ITERATIONS, of
 from broker.access.principal import Method, Principal
 from broker.access.users_access import CHECK, UsersAccess
@@ -32,11 +32,16 @@ HERE, THERE = "10.0.0.1", "10.0.0.2"
 class Rig:
     """Access by the file, whose threads run at once."""
 
-    def __init__(self, path: Path, in_thread: Callable[..., Deferred[Any]] = maybeDeferred) -> None:
+    def __init__(
+        self,
+        path: Path,
+        in_thread: Callable[..., Deferred[Any]] = maybeDeferred,
+        later: Later = lambda call: call(),
+    ) -> None:
         self.path = path
         self.clock = Clock()
         self.counts: Counter[str] = Counter()
-        logins = Logins.open(self.clock.seconds, in_thread)
+        logins = Logins.open(self.clock.seconds, in_thread, later=later)
         put(path, FILE)
         self.access = UsersAccess(str(path), self.clock, maybeDeferred, logins, self._count)
         self.changes = 0
@@ -217,9 +222,9 @@ def test_attempts_at_once_are_no_more_guesses_than_one_after_the_other(tmp_path:
 class Slow(Rig):
     """Access whose threads take their time: `work` lets the first one end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, later: Later = lambda call: call()) -> None:
         self.waiting: list[Deferred[Any]] = []
-        super().__init__(path, self._begin)
+        super().__init__(path, self._begin, later)
 
     def _begin(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         self.waiting.append(Deferred())
@@ -242,6 +247,22 @@ def test_a_thousand_servers_with_one_password_have_one_check(slow: Slow) -> None
     assert [each[0].name for each in [*servers, elsewhere]] == ["ann"] * 1_001
     assert [each[0].address for each in [*servers, elsewhere]] == [HERE] * 1_000 + [THERE]
     assert slow.counts["access_logins.password"] == 1_001
+
+
+def test_a_password_that_is_removed_logs_in_none_of_the_servers_that_wait(tmp_path: Path) -> None:
+    turns: list[Callable[[], object]] = []
+    slow = Slow(tmp_path / "users.toml", turns.append)
+    servers = [slow.login("ann", "pencil") for _ in range(EACH_TURN + 10)]
+    slow.work()
+    assert [each[0].name for each in servers if each] == ["ann"] * EACH_TURN
+    slow.change(FILE.replace(ANN.text(), BOB.text(), 1))
+    while turns:
+        turns.pop(0)()
+    late = servers[EACH_TURN:]
+    assert [reason(each) for each in late[:GUESSES]] == [Reason.WRONG_CREDENTIALS] * GUESSES
+    assert [reason(each) for each in late[GUESSES:]] == [Reason.TOO_MANY_GUESSES] * (10 - GUESSES)
+    assert slow.counts["access_logins.password"] == EACH_TURN
+    assert reason(slow.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
 
 
 def test_servers_of_an_address_that_guesses_hold_up_no_others_with_the_same_password(slow: Slow) -> None:
