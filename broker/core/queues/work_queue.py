@@ -442,7 +442,7 @@ class Queue:
             for consumer in list(self.consumers.values()):
                 if not self._ring.serves(consumer):
                     self.resume(consumer)
-        self._rest()
+        self._wake(self._end_of_rest())
 
     # delivery
 

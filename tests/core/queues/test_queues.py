@@ -904,6 +904,32 @@ def test_each_use_starts_the_time_again() -> None:
     assert len(farm.queues) == 0
 
 
+def test_new_rules_are_no_use_of_a_queue() -> None:
+    rules = [QueueRule(("*",), QueueSettings(expires=10.0))]
+    farm = QueuesFarm(rules[0].settings)
+    farm.put(b"1")
+    assert farm.waiting() == [b"1"]
+    for _ in range(3):
+        farm.wait(3)
+        farm.queues.use(rules)
+    assert len(farm.queues) == 1
+    farm.wait(1.1)
+    assert len(farm.queues) == 0
+
+
+@pytest.mark.parametrize("expires", [3.0, 7.0, 20.0])
+def test_a_time_that_changes_counts_from_the_last_use(expires: float) -> None:
+    farm = QueuesFarm(QueueSettings(expires=10.0))
+    farm.put(b"1")
+    assert farm.waiting() == [b"1"]
+    farm.wait(5)
+    farm.queues.use([QueueRule(("*",), QueueSettings(expires=expires))])
+    farm.wait(max(0.0, expires - 5.1))
+    assert len(farm.queues) == 1
+    farm.wait(0.2)
+    assert len(farm.queues) == 0
+
+
 def test_a_queue_with_something_given_out_is_not_forgotten() -> None:
     farm = QueuesFarm(QueueSettings(expires=1.0))
     worker = Worker()
