@@ -87,10 +87,11 @@ class DataFlow:
         self._outbound = DataOutbound(router, context, self._end)
         self.fan_out = self._outbound.fan_out
         """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
-        self.use(context.config)
-        self.received = 0
         self._clients: dict[int, DataClient] = {}
         """By the numbers of their connections."""
+        self._heartbeat = 0.0
+        self.use(context.config)
+        self.received = 0
         self._tokens: dict[str, DataClient] = {}
         self._tails = wire.Tails()
         self._tails_of_strangers = wire.Tails()
@@ -190,9 +191,17 @@ class DataFlow:
     # from the operator
 
     def use(self, config: Mtl) -> None:
-        """Apply another section."""
+        """Apply another section. The silence of present clients begins again with a shorter heartbeat."""
+        shorter = config.heartbeat < self._heartbeat
         self._heartbeat = config.heartbeat
         self._patience = config.heartbeat * DEAD_AFTER
+        if shorter:
+            # They were sent no Ping yet, and may have been silent for longer than the new patience.
+            now = self._leases.moment()
+            for client in self._clients.values():
+                client.heard = now
+                client.lease.cancel()
+                client.lease = self._leases.hold(client, self._together(now + self._heartbeat))
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the data flow."""

@@ -85,6 +85,23 @@ def test_H06_how_long_a_heartbeat_is_can_be_set() -> None:
         assert wait_for(farm, peer, Ping()) == pytest.approx(1.4, abs=AROUND)
 
 
+@pytest.mark.parametrize("silent", [0.0, 10.0])
+def test_H06_a_shorter_heartbeat_holds_for_present_clients_and_ends_no_silent_one(silent: float) -> None:
+    with nothing_fails():
+        farm = MtlFarm(Mtl(heartbeat=20.0))
+        answering, dead = farm.reader(), farm.reader()
+        farm.wait(silent)
+        farm.data.use(Mtl(heartbeat=1.0))
+        for _ in range(3):
+            assert wait_for(farm, answering, Ping()) == pytest.approx(1.0, abs=AROUND)
+            assert farm.ends() == {}
+            answering.say(*wire.PONG)
+        farm.wait(1.0)
+        assert farm.ends() == {"dead": 1}
+        assert dead.client is None
+        assert answering.client is not None
+
+
 def test_H06_a_client_that_speaks_is_sent_a_ping_if_it_is_sent_nothing_else(farm: MtlFarm) -> None:
     writer = farm.writer()
     pings = 0
