@@ -3,7 +3,8 @@
 Rules:
 - A message whose publisher *retains* it (`PublishedHeaders.retain`) becomes the last value of its topic. One with an
   empty body removes it.
-- With `LastValues.every`, each other message becomes the last value as well (a last value cache).
+- With `LastValues.every`, each other message becomes the last value as well (a last value cache). Without it no later
+  message would replace these, so they end with it.
 - A retained value is evicted for no other: no client would notice the loss. A value that was kept without a request of
   its publisher may be: the one that was published first goes. A message that finds no room all the same removes the
   former value, since an outdated one is worse than none.
@@ -51,7 +52,7 @@ class LastValues:
     """The last values of all namespaces. ``every`` keeps that of each topic, also without a request of publishers."""
 
     def __init__(self, memory: StoredMemory, bounds: LastValuesBounds, now: Callable[[], float] = time.time) -> None:
-        self.every = False
+        self._every = False
         self._memory = memory
         self._bounds = bounds
         self._now = now
@@ -66,6 +67,18 @@ class LastValues:
 
     def __len__(self) -> int:
         return len(self._values)
+
+    @property
+    def every(self) -> bool:
+        """True while the last value of each topic is kept."""
+        return self._every
+
+    @every.setter
+    def every(self, every: bool) -> None:
+        self._every = every
+        if not every:
+            for key in list(self._unasked):
+                self.drop(key)
 
     def get(self, key: Key) -> LastValue | None:
         """Return the last value of a topic, or None."""
@@ -84,11 +97,11 @@ class LastValues:
         return values < self._bounds.values and total + size <= self._bounds.bytes
 
     def restore(self, known: Mapping[Key, LastValue], changed: Callable[[Key, LastValue | None], None]) -> None:
-        """Add the values of the time before a restart that find room, and call ``changed`` with each change from then
-        on: None for a value that was removed."""
+        """Add the values of the time before a restart that find room, without `every` only those that were retained,
+        and call ``changed`` with each change from then on: None for a value that was removed."""
         self._changed = changed
         for key, value in sorted(known.items(), key=lambda item: item[1].stamp):
-            if self.fits(key, value.size, value.payer):
+            if (value.retained or self._every) and self.fits(key, value.size, value.payer):
                 self._add(key, value)
             else:
                 changed(key, None)

@@ -40,14 +40,16 @@ class CountingStore(Store):
 class Run:
     """One run of a broker's topics on a state directory."""
 
-    def __init__(self, directory: Path, stored: bool = True, bounds: LastValuesBounds | None = None) -> None:
+    def __init__(
+        self, directory: Path, stored: bool = True, bounds: LastValuesBounds | None = None, every: bool = True
+    ) -> None:
         self.clock = Clock()
         self.thread = Thread()
         self.store = CountingStore(str(directory))
         known = self.store.open().last_values
         self.memory = MemoryBudget()
         self.values = LastValues(self.memory, bounds or LastValuesBounds())
-        self.values.every = True
+        self.values.every = every
         self.topics = Topics(TopicsBounds(), self.memory, self.values)
         self.recorder = ValueRecorder(self.store, self.clock, TimedThread(self.clock, self.thread))
         self.recorder.restore(known, self.values if stored else None)
@@ -109,6 +111,24 @@ def test_a_start_without_the_key_deletes_the_values_of_earlier_ones(state: Path)
     off.publish("a", "newer")
     off.stop()
     assert Run(state).kept() == {}
+
+
+def test_values_that_nobody_retained_end_when_the_newest_of_every_topic_is_not_kept_any_more(state: Path) -> None:
+    """They would become outdated: no later message of their topic replaces them."""
+    run = Run(state)
+    run.publish("a", "unasked")
+    run.publish("b", "retained", retain=True)
+    run.stop()
+    off = Run(state, every=False)
+    assert off.kept() == {"b": "retained"}
+    off.values.every = True
+    off.publish("c", "unasked")
+    off.flush()
+    off.values.every = False  # a reload
+    off.publish("c", "newer")
+    assert off.kept() == {"b": "retained"}
+    off.stop()
+    assert Run(state).kept() == {"b": "retained"}
 
 
 def test_values_that_find_no_room_any_more_are_deleted(state: Path) -> None:
