@@ -17,7 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.errors import Reason, at_limit
+from broker.core.errors import Reason, Refusal, at_limit
 from broker.net.http.request import HttpRequest, date
 from broker.net.http.websocket import StreamOutlet, Upgrade, WebSocket
 from broker.rest.messages import REQUEST_ID, Request, Response, Stream
@@ -41,6 +41,7 @@ UNBUFFERED = ("X-Accel-Buffering", "no")
 """The header of streams: nginx passes each piece on as it arrives, where it would else fill a buffer first."""
 
 NO_ROOM = at_limit("try again later: too many answers wait already", "http.waiting, http.waiting_per_address")
+CLOSES = Refusal(Reason.UNAVAILABLE, "try again later: the listener closes")
 
 
 def respond(channel: Channel, request: HttpRequest, response: Response) -> bool:
@@ -89,7 +90,7 @@ class Answering:
         self._result = result
         result.addCallbacks(self._arrived, self._failed)
         if self._result is not None and not self._begin_to_wait("waiting"):
-            self._cancel()
+            self._cancel(NO_ROOM)
 
     def send(self, answer: object) -> None:
         """Send the answer."""
@@ -109,7 +110,7 @@ class Answering:
             return
         self._request.last()
         if self._result is not None:
-            self._cancel()
+            self._cancel(CLOSES)
         elif self._outlet is not None:
             self._outlet.close()
         else:
@@ -131,13 +132,13 @@ class Answering:
         self.state = state
         return True
 
-    def _cancel(self) -> None:
+    def _cancel(self, refusal: Refusal) -> None:
         """Cancel the result, and answer by 503 if the peer is there."""
         result, self._result = self._result, None
         if result is not None:
             result.cancel()
         if self._channel is not None:
-            self._refuse_to_wait()
+            self._refuse_to_wait(refusal)
 
     def _arrived(self, answer: object) -> None:
         if self._result is not None:
@@ -152,8 +153,8 @@ class Answering:
         self.log.failure("an answer of HTTP failed", failure=failure, request_id=self._id)
         self._respond(Problem(500, "the broker failed; its log has the reason", Reason.INTERNAL).response(self._id))
 
-    def _refuse_to_wait(self) -> None:
-        problem = Problem(503, NO_ROOM.text, NO_ROOM.reason, [("Retry-After", "5")])
+    def _refuse_to_wait(self, refusal: Refusal) -> None:
+        problem = Problem(503, refusal.text, refusal.reason, [("Retry-After", "5")])
         self.send(self._factory.refusal(self._asked, problem))
 
     def _respond(self, response: Response) -> None:
@@ -170,7 +171,7 @@ class Answering:
         channel, request = self._channel, self._request
         assert channel is not None
         if not self._begin_to_wait("stream"):
-            self._refuse_to_wait()
+            self._refuse_to_wait(NO_ROOM)
             return
         outlet: _Events | WebSocket
         if Upgrade.asked(request):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -375,7 +376,10 @@ def test_the_end_of_the_listener_answers_what_waits() -> None:
     link, idle = site.connect(), site.connect()
     link.ask("GET /")
     closed = site.factory.close()
-    assert link.answer().status == 503
+    ended = link.answer()
+    assert (ended.status, ended.headers["retry-after"]) == (503, "5")
+    problem = json.loads(ended.body)
+    assert (problem["code"], problem["detail"]) == ("unavailable", "try again later: the listener closes")
     assert link.closed
     assert idle.closed
     assert closed.called
