@@ -206,6 +206,10 @@ class IRegistry(Interface):
     def remembered_label(provider: int) -> str:
         """Return the label of a restored provider; empty if there is none of that id."""
 
+    def remembered_broker(provider: int) -> str:
+        """Return the other broker at which a restored provider is registered; empty for a provider of this one, and if
+        there is none of that id."""
+
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
 

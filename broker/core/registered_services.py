@@ -278,6 +278,11 @@ class Restored:
         provider = self._providers.get(id)
         return "" if provider is None else provider.label
 
+    def broker(self, id: int) -> str:
+        """Return the other broker of the remembered provider of that id; empty if it is this one, or there is none."""
+        provider = self._providers.get(id)
+        return "" if provider is None else provider.broker
+
     def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
         """A live provider offers these services: remove the restored services that they replace."""
         if not self._services:

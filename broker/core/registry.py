@@ -209,6 +209,9 @@ class Registry:
     def remembered_label(self, provider: int) -> str:
         return self._restored.label(provider)
 
+    def remembered_broker(self, provider: int) -> str:
+        return self._restored.broker(provider)
+
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)
         return None if member is None else (member.wire, member.label)

@@ -133,11 +133,14 @@ class Explainer:
             alive_by=alive_by,
             ends=ends,
             check=self._check(service),
-            broker=(provider.broker if provider is not None else "") or self._here,
+            broker=self._broker(service, provider) or self._here,
         )
 
     def _label(self, service: Service, provider: Provider | None) -> str:
         return self._registry.remembered_label(service.provider) if provider is None else provider.label
+
+    def _broker(self, service: Service, provider: Provider | None) -> str:
+        return self._registry.remembered_broker(service.provider) if provider is None else provider.broker
 
     def _check(self, service: Service) -> str:
         check = self._registry.check_of(service)

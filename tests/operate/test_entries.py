@@ -21,7 +21,7 @@ OLD = Provider(7, "old", "elko", "192.0.2.3:1", 0.0, 0.0, (Service("bank", "old:
 
 
 class Entries(ApiFarm):
-    def __init__(self) -> None:
+    def __init__(self, here: str = "") -> None:
         super().__init__(OLD)
         self.history = LoadHistory(self.registry, self.clock, Turns(self.clock))
         self.history.start()
@@ -31,7 +31,9 @@ class Entries(ApiFarm):
         self.status: dict[str, Any] = {"version": "1", "journal": {"directory": "/j", "failures": 0}}
         self.site = Site(
             [
-                *why.endpoints(self.registry, self.clock, self.history, lambda provider: self.left.get(provider.id)),
+                *why.endpoints(
+                    self.registry, self.clock, self.history, lambda provider: self.left.get(provider.id), here
+                ),
                 *table_endpoints.history_endpoints(self.registry, self.history),
                 *daemon_endpoints.health_endpoints(
                     lambda: self.reasons,
@@ -90,6 +92,13 @@ def test_an_entry_from_before_a_restart_is_explained(farm: Entries) -> None:
     assert entry["label"] == "old"
     assert "before the restart" in entry["alive_by"]
     assert "grace period" in entry["ends"]
+
+
+def test_a_recorded_entry_names_the_broker_at_which_it_is_registered() -> None:
+    farm = Entries("a")
+    other = Provider(8, "other", "elko", "", 0.0, 0.0, (Service("bank", "other:80", 8, "tcp"),), broker="b")
+    farm.restored.record([other])
+    assert [(each["hostport"], each["broker"]) for each in farm.why("bank")] == [("old:80", "a"), ("other:80", "b")]
 
 
 def test_heartbeats_and_lasting_registrations_are_explained(farm: Entries) -> None:
