@@ -78,7 +78,7 @@ class Happens(enum.Enum):
     DELETED = "the key is gone, or has no valid value"
     ENDS = "the session ends, or withdraws the service"
     DEPARTS = "the session ends in a drain, or in a stop"
-    TIME = "the TTL of a departed one, or the grace, has passed"
+    TIME = "the TTL of a departed one, or the grace, has passed; a remembered one is withdrawn"
     LATE = "this member stops, or has lost touch with etcd"
     READ_OURS = "the key is ours in the table of a new session with etcd"
     READ_THEIRS = "the key is another member's there"
@@ -385,6 +385,15 @@ class Registrations:
         if self._departed_timer is None:
             self._departed_timer = self._clock.callLater(self._seconds, self._departures)
         return own.last
+
+    def forgotten(self, key: Key) -> None:
+        """See `OwnRegistrations`."""
+        self._read(key)
+        if self.state(key) is State.REMEMBERED:
+            self._step(key, Happens.TIME)
+        else:
+            # The keys of the run before may not have been read yet.
+            self._adopt(key)
 
     # internal: states
 

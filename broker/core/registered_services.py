@@ -19,6 +19,7 @@ Rules:
   name and protocol at the same host:port, or, at an endpoint that is not remembered, with a label that exactly one
   remembered provider on that wire has. A label that several share identifies none of them, nor does the wire's name.
 - If a returned provider withdraws services or leaves, its remaining restored services are removed too.
+- The owner of a remembered provider can withdraw it before it returns (`Restored.end`).
 - If several remembered providers of one wire offered the same service at one endpoint, only the newest counts.
 - A remembered provider stays in the store until all of its services are replaced or the grace period ends. Then all are
   removed, except that providers with a lasting service (`Service.lasting`) stay in the store for the next start: only
@@ -315,6 +316,16 @@ class Restored:
         if names is None:
             self._back.pop(live, None)
 
+    def end(self, wire: str, entry: str) -> Sequence[Service]:
+        """Remove the services of this broker's remembered provider with that entry on its wire, which its owner
+        withdraws. Returns them."""
+        id = self._entries.get((wire, entry), -1)
+        if id in self._recorded:
+            return ()
+        ended = self._of.get(id, {}).copy()
+        self._remove(ended)
+        return tuple(ended.values())
+
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
@@ -410,8 +421,8 @@ class Restored:
     def __len__(self) -> int:
         return len(self._providers)
 
-    def _remove(self, places: Iterable[_Place], live: int) -> None:
-        """Remove these services, which the live provider replaced or withdrew."""
+    def _remove(self, places: Iterable[_Place], live: int | None = None) -> None:
+        """Remove these services, which the live provider replaced or withdrew; None if no live provider did."""
         gone = set()
         for place in places:
             key = place[1:3]
@@ -420,7 +431,8 @@ class Restored:
                 del self._services[key]
             self._answers.pop(key, None)
             id = service.provider
-            self._back.setdefault(live, set()).add(id)
+            if live is not None:
+                self._back.setdefault(live, set()).add(id)
             del self._of[id][place]
             if not self._of[id]:
                 del self._of[id]

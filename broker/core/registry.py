@@ -206,6 +206,9 @@ class Registry:
     def remembered_owner(self, wire: str, entry: str) -> Owner:
         return self._restored.owner(wire, entry)
 
+    def end_remembered(self, wire: str, entry: str) -> bool:
+        return bool(self._restored.end(wire, entry))
+
     def remembered_label(self, provider: int) -> str:
         return self._restored.label(provider)
 

@@ -59,6 +59,9 @@ class _Acts:
     def acted(self, key: Key) -> None:
         self._mirrors.changed(self._name, key, "")
 
+    def forgotten(self, key: Key) -> None:
+        self._mirrors.changed(self._name, key, "withdrawn")
+
     def refreshed(self, key: Key) -> None:
         self._mirrors.changed(self._name, key, "")
 

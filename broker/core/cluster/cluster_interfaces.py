@@ -227,6 +227,9 @@ class OwnRegistrations(Protocol):
         """The last session at a key has ended, for the reason of `broker.core.model.Change`, or has withdrawn the
         service. Returns the registration that is found from now on as if another broker held it; None without one."""
 
+    def forgotten(self, key: Key) -> None:
+        """The service at a key, which no session has offered since the start, is withdrawn."""
+
 
 class IMirror(Interface):
     """The side of the registry for the registrations of a cluster. All methods are for the reactor thread."""

@@ -319,6 +319,14 @@ class ClusterRegistry(Registry):
                 self._set_load(holding.entry, load, details, step)
         self._finish(step)
 
+    def end_remembered(self, wire: str, entry: str) -> bool:
+        owner = self._restored.owner(wire, entry)
+        ended = self._restored.end(wire, entry)
+        if self.own_registrations is not None:
+            for service in ended:
+                self.own_registrations.forgotten(key_of(wire, service, owner))
+        return bool(ended)
+
     def remembered(self) -> Sequence[Registration]:
         """See `IMirror`."""
         return [

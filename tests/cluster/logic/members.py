@@ -14,7 +14,7 @@ from broker.cluster.cluster import Cluster
 from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.cluster_registry import ClusterRegistry
-from broker.core.model import Provider, Rights, Service
+from broker.core.model import Owner, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.simulation.fake_client import FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
@@ -122,6 +122,10 @@ class Member:
     def register(self, name: str = "bank", place: str = "h:1", label: str = "server", wire: str = "elko") -> int:
         """Register a provider with one service."""
         return self.offer(self.registry.join(label, wire, "10.0.0.1:5"), name, place)
+
+    def register_instance(self, name: str, place: str, entry: str) -> int:
+        """Register a provider that has an owner."""
+        return self.offer(self.registry.join(entry, "http", "10.0.0.1", Owner("address 10.0.0.1", entry)), name, place)
 
     def offer(self, id: int, name: str, place: str, **more: Any) -> int:
         """Offer one more service of a provider."""

@@ -638,6 +638,26 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     farm.until(lambda: b.found() == [new], "the move", 1.0)
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_an_instance_that_is_withdrawn_after_a_restart_before_its_return_goes_everywhere(
+    farm: Farm, early: bool
+) -> None:
+    a, b = farm.joined("a", "b")
+    one, two = (a.register_instance("bank", f"h:{n}", f"bank/{n}") for n in (1, 2))
+    farm.until(lambda: b.found() == [one, two], "the services")
+    kept = a.registry.providers()
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory, kept, grace=20.0)
+    if not early:
+        farm.until(lambda: again.started, "the restart")
+    assert again.registry.end_remembered("http", "bank/1")
+    assert not again.registry.end_remembered("http", "bank/1")
+    farm.until(lambda: b.found() == [two], "the end of the service", 5.0)
+    assert again.started
+    assert farm.providers()[0] == [two]
+
+
 def test_a_stop_for_a_restart_keeps_the_entries_and_another_one_ends_them(farm: Farm) -> None:
     a, b, c = farm.joined("a", "b", "c")
     kept, gone = a.register("bank", "h:1"), b.register("bank", "h:2")

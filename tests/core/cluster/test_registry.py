@@ -547,6 +547,9 @@ class Acts:
     def restated(self, key: Key) -> None:
         self.calls.append(("restated", key[1]))
 
+    def forgotten(self, key: Key) -> None:
+        self.calls.append(("forgotten", key[1]))
+
     def ended(self, last: Registration, why: str) -> Registration | None:
         self.calls.append((why, last.key[1]))
         return attrs.evolve(last, provider=attrs.evolve(last.provider, broker="a")) if self._stays else None

@@ -20,6 +20,7 @@ from broker.wires.http.http_wire import http_views
 from broker.wires.http.sessions.instances import Instances, Offer
 from tests.wires.http.recording import HttpFarm
 from tests.wires.http.test_elsewhere import HOME, Pair
+from tests.wires.recording import ElkoFarm
 
 AWAY = "192.0.2.9"
 """The address to which an instance moves."""
@@ -175,6 +176,22 @@ def test_after_a_restart_the_token_and_the_owner_are_still_good(
     table = restarted(kept, clock)
     clock.advance(61.0)
     assert put(table, AWAY) != token
+
+
+@pytest.mark.parametrize("by", ["owner", "token"])
+def test_an_instance_from_before_a_restart_is_withdrawn_by_its_owner_or_its_token(http: HttpFarm, by: str) -> None:
+    token = http.put("bank", "a").json["owner_token"]
+    http.put("bank", "b", "h:2")
+    later = HttpFarm(ElkoFarm(restored=http.farm.registry.providers()))
+    for wrong in ("", "A" * 43):
+        refused = later.delete("bank", "a", AWAY, wrong)
+        assert (refused.status, refused.json["code"]) == (409, "name-taken")
+    assert later.find("bank") == ["h:1", "h:2"]
+    assert (later.delete("bank", "a") if by == "owner" else later.delete("bank", "a", AWAY, token)).status == 204
+    assert later.find("bank") == ["h:2"]
+    assert later.instances.counts == {"withdrawn": 1}
+    assert later.delete("bank", "a").status == 404
+    assert later.put("bank", "a", address=AWAY).status == 201
 
 
 def test_a_token_that_is_given_with_a_new_registration_is_kept(http: HttpFarm) -> None:

@@ -8,7 +8,8 @@ Rules:
 - A registration of an unknown instance with a token keeps that token, from before a restart or from another broker.
 - A registration with the token by another owner is a new provider of that owner. Renewals and withdrawals by the token
   leave the owner as it is.
-- After a restart, restored instances still belong to their owners until the end of the grace period.
+- After a restart, restored instances still belong to their owners until the end of the grace period. Their owners
+  register them again, or withdraw them.
 - It ends with the credential of its latest registration or renewal, and with its owner's right to offer the name.
 - It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`). If many
   peers are silent at once, it is doubtful before that (`broker.core.silence`).
@@ -207,7 +208,13 @@ class Instances:
         self._registry.load(instance.provider, checked_load(load), details)
 
     def withdraw(self, name: str, instance: str, principal: Principal, token: str = "") -> None:
-        """End an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""
+        """End an instance, also a restored one. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""
+        if self._known(name, instance) is None:
+            claim = _claim(name, instance, principal, token)
+            _check_owner(self._registry.remembered_owner(WIRE, claim.entry), claim)
+            if self._registry.end_remembered(WIRE, claim.entry):
+                self.counts["withdrawn"] += 1
+                return
         self._end(self._own(name, instance, principal, token), "withdrawn")
 
     def review(self, access: Access, listener: str) -> None:
