@@ -1,8 +1,8 @@
 """Sources of events for notifications: services of the registry, health checks, listeners, stores, and the plan.
 
 Rules:
-- A service name is *gone* when its last live service has left, for the time ``settle``: a server that reconnects in
-  between is no event. It is *back* when one is offered again after that.
+- A service name is *gone* when its last service has left, for the time ``settle``: a server that reconnects in between
+  is no event. It is *back* when one is offered again after that. Restored services count: finds return them.
 - The broker's own services are no events: listeners have their own.
 - A full listener is reported when it begins to be full, and again after it had room for a while.
 - A service is short of capacity once for each plan that finds it so and follows one that did not; for the first plan
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import islice
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -34,6 +35,7 @@ from broker.core.gone_names import GoneNames
 from broker.core.interfaces import INotifications, IRegistry, IWait
 from broker.core.model import BROKER, Change, Check, CheckState, Kind, Listening, NotReady, Service
 from broker.core.plan import PlanChange
+from broker.core.registered_services import Restored
 from broker.core.turns import PIECE, Turns
 
 MAX_GONE = 10_000
@@ -58,6 +60,7 @@ class EventSources:
         self,
         notifications: INotifications,
         registry: IRegistry,
+        restored: Restored,
         clock: IReactorTime,
         turns: Turns,
         check_of: Callable[[Service], Check | None],
@@ -68,6 +71,7 @@ class EventSources:
     ) -> None:
         self._notifications = notifications
         self._registry = registry
+        self._restored = restored
         self._clock = clock
         self._turns = turns
         self._check_of = check_of
@@ -93,6 +97,7 @@ class EventSources:
     def start(self) -> None:
         """Begin to watch."""
         self._watch = self._registry.watch(self._changed, KINDS)
+        self._restored.ended = self._restored_ended
         self.listeners_changed()
         self._look()
 
@@ -101,6 +106,7 @@ class EventSources:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+            self._restored.ended = None
         for timer in (self._settling, self._looking):
             if timer is not None and timer.active():
                 timer.cancel()
@@ -133,10 +139,19 @@ class EventSources:
         elif change.kind is Kind.WITHDRAWN:
             if self._failing:
                 self._failing.pop(_key(service), None)
-            if not self._registry.protocols(service.name):
+            if self._has_none(service.name):
                 self._leave(service.name, change.why)
         else:
             self._checked(service, change.why)
+
+    def _restored_ended(self, names: Iterable[str], why: str) -> None:
+        # The end of the grace period is one call for all names of a farm.
+        for name in islice(filter(self._has_none, names), MAX_GONE):
+            self._leave(name, why)
+
+    def _has_none(self, name: str) -> bool:
+        """Return True if a name has neither live services nor restored ones."""
+        return not self._registry.protocols(name) and next(self._registry.services_named(name), None) is None
 
     def _checked(self, service: Service, state: str) -> None:
         key = _key(service)

@@ -336,7 +336,16 @@ class EventReports:
         self._webhooks = Webhooks(reactor)
         self.notifications = notifications = Notifications(reactor, self._send, name)
         self._sources = EventSources(
-            notifications, registry, reactor, core.turns, registry.check_of, listeners, degradations, full, cluster
+            notifications,
+            registry,
+            core.restored,
+            reactor,
+            core.turns,
+            registry.check_of,
+            listeners,
+            degradations,
+            full,
+            cluster,
         )
         self._damages = core.damages
         self._members = MemberEvents(notifications, core.cluster.members)

@@ -24,6 +24,8 @@ Rules:
 - A remembered provider stays in the store until all of its services are replaced or the grace period ends. Then all are
   removed, except that providers with a lasting service (`Service.lasting`) stay in the store for the next start: only
   their wire restores them, and it may be switched off at present.
+
+The file is longer than others: a find returns the services of both tables.
 """
 
 from __future__ import annotations
@@ -219,6 +221,9 @@ class Restored:
         """Live providers that have returned, with the ids of their remembered counterparts."""
         self._answers: dict[_Key, tuple[Service, ...]] = {}
         """Cache of the answers of `lookup`."""
+        self.ended: Callable[[Iterable[str], str], None] | None = None
+        """Called with the names of restored services that were removed and not replaced, each once, and the reason:
+        withdrawn, left or expired. Other services of these names may remain."""
         places: dict[_Place, Service] = {}
         # In order of ids, so that the newest provider at an endpoint wins.
         for provider in self._providers.values():
@@ -310,11 +315,11 @@ class Restored:
         back = self._back.get(live)
         if back is None:
             return
-        self._remove(
-            [place for id in back for place in self._of.get(id, ()) if names is None or place[1] in names], live
-        )
+        places = [place for id in back for place in self._of.get(id, ()) if names is None or place[1] in names]
+        self._remove(places, live)
         if names is None:
             self._back.pop(live, None)
+        self._report([place[1] for place in places], "left" if names is None else "withdrawn")
 
     def end(self, wire: str, entry: str) -> Sequence[Service]:
         """Remove the services of this broker's remembered provider with that entry on its wire, which its owner
@@ -324,11 +329,13 @@ class Restored:
             return ()
         ended = self._of.get(id, {}).copy()
         self._remove(ended)
+        self._report([place[1] for place in ended], "withdrawn")
         return tuple(ended.values())
 
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
+        names = list(self.names())
         passing = {id for id in self._providers if not any(each.lasting for each in self._of.get(id, {}).values())}
         for kept in (
             self._providers,
@@ -343,6 +350,7 @@ class Restored:
             kept.clear()
         if passing:
             self._forget(passing)
+        self._report(names, "expired")
 
     def remember(self, provider: Provider) -> None:
         """Add a provider whose broker is gone. The grace period begins again, for all that are still remembered."""
@@ -364,9 +372,11 @@ class Restored:
         if self._unread:
             self._unread = False
             before, self._recorded = self._recorded, set()
+            names = [place[1] for id in before for place in self._of.get(id, ())]
             self._discard(before)
             if self._providers:
                 self._begin()
+            self._report(names, "expired")
 
     def _begin(self) -> None:
         """Begin the grace period, again if it has begun before."""
@@ -420,6 +430,11 @@ class Restored:
 
     def __len__(self) -> int:
         return len(self._providers)
+
+    def _report(self, names: Iterable[str], why: str) -> None:
+        """Pass on the end of services of these names."""
+        if self.ended is not None:
+            self.ended(dict.fromkeys(names), why)
 
     def _remove(self, places: Iterable[_Place], live: int | None = None) -> None:
         """Remove these services, which the live provider replaced or withdrew; None if no live provider did."""

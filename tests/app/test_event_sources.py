@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from broker.app.event_sources import EVERY, EventSources, report_plan
 from broker.core.interfaces import INotifications
-from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
+from broker.core.model import EVENTS, NOBODY, Listening, NotReady, Owner, Provider, Rights, Service
 from broker.core.plan import PlanFile
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
@@ -23,6 +23,7 @@ from tests.core.plans import MADE, document, service
 from tests.ticking_clock import TickingClock
 
 SETTLE = 5.0
+GRACE = 60.0
 
 
 @implementer(INotifications)
@@ -31,10 +32,10 @@ class Farm:
 
     cost = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, *known: Provider) -> None:
         self.clock = TickingClock()
-        restored = Restored((), 60.0, self.clock, lambda ids: None)
-        self.registry = Registry(self.clock, count(1).__next__, restored)
+        self.restored = Restored(known, GRACE, self.clock, lambda ids: None)
+        self.registry = Registry(self.clock, count(101).__next__, self.restored)
         self.listeners: list[Listening] = []
         self.degradations: list[NotReady] = []
         self.events: list[tuple[str, str, dict[str, Any]]] = []
@@ -42,6 +43,7 @@ class Farm:
         self.sources = EventSources(
             self,
             self.registry,
+            self.restored,
             self.clock,
             Turns(self.clock),
             self.registry.check_of,
@@ -87,6 +89,65 @@ def test_a_server_that_reconnects_is_not_gone() -> None:
     farm.advance(SETTLE / 2)
     farm.offer("bank")
     assert farm.advance(2 * SETTLE) == []
+
+
+def known(id: int, *names: str, owner: Owner = NOBODY) -> Provider:
+    """A provider from before a restart."""
+    services = tuple(Service(name, f"h:{id}", id) for name in names)
+    return Provider(id, f"old {id}", "elko", "10.0.0.1", 0.0, 0.0, services, owner=owner)
+
+
+def test_a_service_is_not_gone_while_restored_ones_answer_finds() -> None:
+    farm = Farm(known(1, "bank"), known(2, "bank"))
+    farm.registry.leave(farm.offer("bank"))
+    assert [each.hostport for each in farm.registry.find("bank", "tcp", restored=True)] == ["h:2"]
+    assert farm.advance(GRACE) == []
+    assert farm.advance(SETTLE - 1) == []
+    assert farm.advance(1) == [("service-gone", "bank", {"why": "expired"})]
+    farm.offer("bank")
+    assert [kind for kind, _, _ in farm.advance(0)] == ["service-back"]
+
+
+def test_services_that_do_not_return_within_the_grace_period_are_gone() -> None:
+    farm = Farm(known(1, "bank"), known(2, "shop"), known(3, "inn"))
+    farm.offer("bank")
+    farm.clock.advance(GRACE)
+    farm.offer("inn")
+    gone = [("service-gone", "shop", {"why": "expired"})]
+    assert farm.advance(SETTLE) == gone
+    assert farm.advance(GRACE) == []
+
+
+def test_a_service_is_gone_once_if_it_returned_and_left_before_the_end_of_the_grace_period() -> None:
+    farm = Farm(known(1, "bank"), known(2, "shop"))
+    farm.registry.leave(farm.offer("bank"))
+    assert farm.advance(SETTLE) == [("service-gone", "bank", {"why": "left"})]
+    farm.clock.advance(GRACE)
+    assert farm.advance(SETTLE) == [("service-gone", "shop", {"why": "expired"})]
+
+
+def test_restored_services_that_are_withdrawn_are_gone() -> None:
+    farm = Farm(known(1, "bank", "shop", "inn"), known(2, "post", owner=Owner("bob", "post/a")))
+    provider = farm.offer("bank")
+    farm.registry.withdraw(provider, ["inn"])
+    assert farm.advance(SETTLE) == [("service-gone", "inn", {"why": "withdrawn"})]
+    farm.registry.leave(provider)
+    assert farm.registry.end_remembered("elko", "post/a")
+    assert sorted(farm.advance(SETTLE)) == [
+        ("service-gone", "bank", {"why": "left"}),
+        ("service-gone", "post", {"why": "withdrawn"}),
+        ("service-gone", "shop", {"why": "left"}),
+    ]
+    assert farm.advance(GRACE + SETTLE) == []
+
+
+def test_recorded_services_of_other_brokers_that_are_not_read_are_gone() -> None:
+    farm = Farm()
+    farm.restored.record([known(1, "bank"), known(2, "shop")])
+    farm.offer("bank")
+    assert farm.advance(GRACE) == []
+    farm.restored.read()
+    assert farm.advance(SETTLE) == [("service-gone", "shop", {"why": "expired"})]
 
 
 def test_several_services_settle_each_in_its_own_time() -> None:
