@@ -53,8 +53,8 @@ def usage(sentence: str) -> Failure:
     return Failure(sentence, Exit.USAGE)
 
 
-class Interrupted(Exception):
-    """A signal ended the command. ``number`` is that of the signal."""
+class Interrupted(BaseException):
+    """A signal ended the command. ``number`` is that of the signal. Like KeyboardInterrupt, it is no `Exception`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -235,7 +235,8 @@ def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
                 contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)) as source,
                 contextlib.closing(sqlite3.connect(copy)) as target,
             ):
-                source.backup(target)
+                # The callback lets Python handle signals while another process locks the database.
+                source.backup(target, progress=lambda *_: None)
                 target.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
             raise Failure(f"{path} cannot be copied: {error}") from None

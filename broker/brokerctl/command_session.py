@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -124,7 +124,8 @@ class Commands(click.Group):
         prepare_streams()
         try:
             given = readable_arguments(sys.argv[1:] if args is None else args)
-            result = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+            with _ended_in_order():
+                result = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
             code = result if isinstance(result, int) else Exit.OK
         except Failure as failure:
             code = _reported(str(failure), failure.code)
@@ -145,6 +146,32 @@ class Commands(click.Group):
             code = _reported(_sentence(unwritten), Exit.FAILED)
         discard_output(*(name for name in ("stdout", "stderr") if stream_failure(name) is not None))
         sys.exit(int(code))
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let the first SIGTERM or SIGHUP raise `Interrupted`, so that a command removes its temporary files.
+
+    Later ones do not disturb that: `timeout` sends two. A signal that is ignored, as under `nohup`, stays so. Python
+    raises KeyboardInterrupt at SIGINT.
+    """
+
+    def on_signal(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        handled = (signal.SIGTERM, signal.SIGHUP)
+        before = {each: signal.getsignal(each) for each in handled if signal.getsignal(each) != signal.SIG_IGN}
+    for each in before:
+        signal.signal(each, on_signal)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _sentence(error: OSError) -> str:

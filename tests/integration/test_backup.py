@@ -10,7 +10,10 @@ import lzma
 import os
 import random
 import re
+import signal
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +24,11 @@ from click.testing import CliRunner, Result
 from broker.brokerctl.backup_commands import MANIFEST
 from broker.brokerctl.cli import cli
 from tests.integration.conftest import OTHERS
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import Daemon, environment
 from tests.integration.mtl_peers import configured, peers_of
 from tests.integration.test_damage import BODIES, QUEUES, written
 from tests.integration.test_lifecycle import find
+from tests.patience import PATIENCE, until
 
 
 def run(command: str, archive: Path, state: Path) -> Result:
@@ -55,6 +59,25 @@ def test_a_backup_is_for_its_owner_and_holds_no_file_of_a_process(made: Path) ->
     assert not {"lock", "reserve", "journal/lock", "journal/open/now"} & set(names)
     assert not [name for name in names if name.endswith(("-wal", "-shm"))]
     assert not list(made.glob("*.part")) + list(made.glob(".elkobroker-backup-*"))
+
+
+def test_sigterm_leaves_nothing_beside_the_archive(tmp_path: Path) -> None:
+    state, place = tmp_path / "state", tmp_path / "place"
+    state.mkdir()
+    place.mkdir()
+    command = [sys.executable, "-m", "broker.brokerctl", "backup", str(place / "state.tar"), "--state", str(state)]
+    with contextlib.closing(sqlite3.connect(state / "elkobroker.sqlite3", isolation_level=None)) as database:
+        database.execute("CREATE TABLE t (x)")
+        # The copy waits for the end of this transaction.
+        database.execute("BEGIN EXCLUSIVE")
+        with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: list(place.glob(".elkobroker-backup-*")), "the copy of the database begins")
+            # Twice, as `timeout` does.
+            process.terminate()
+            process.terminate()
+            _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    assert list(place.iterdir()) == []
 
 
 def test_a_broker_goes_on_from_a_restored_state(made: Path, tmp_path: Path) -> None:
