@@ -60,7 +60,11 @@ END
     return 1
 }
 
-answers() { .venv/bin/python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=2)' "$1" 2>/dev/null; }
+# Whether a URL of this machine answers: no proxy of the environment is asked.
+answers() {
+    .venv/bin/python -c 'import sys, urllib.request as r; r.build_opener(r.ProxyHandler({})).open(sys.argv[1], timeout=2)' \
+        "$1" 2>/dev/null
+}
 
 # Waits until a URL answers, at most 30 s and only while the process lives.
 wait_for() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+
+from tests.integration.daemon import Daemon, environment
 
 FOLDER = Path(__file__).parents[2] / "etc/container"
 PODS = ["elkobroker-0", "elkobroker-1", "elkobroker-2"]
@@ -76,3 +79,15 @@ def test_the_configuration_of_the_image_is_accepted() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "listener main: bound to 0.0.0.0:9000" in done.stdout
+
+
+def test_the_health_check_of_the_image_asks_no_proxy(tmp_path: Path) -> None:
+    text = (FOLDER / "Containerfile").read_text().replace("\\\n", "")
+    [line] = [line for line in text.splitlines() if line.startswith("HEALTHCHECK ")]
+    _, *arguments = json.loads(line.partition(" CMD ")[2])
+    with Daemon(tmp_path) as daemon:
+        url = f"http://127.0.0.1:{daemon.http_port()}/healthz"
+        # Nothing listens on port 9.
+        variables = environment(HEALTH_URL=url, http_proxy="http://127.0.0.1:9", no_proxy="")
+        done = subprocess.run([sys.executable, *arguments], env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

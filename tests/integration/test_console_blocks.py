@@ -240,7 +240,8 @@ def test_three_brokers_print_what_the_page_shows(tmp_path: Path) -> None:
     [(gone, degraded)] = commands((ROOT / "docs/questions.md").read_text().partition("## One broker is gone")[2])
     # What `make cluster` runs after the set-up; its state is in /tmp unless TMPDIR has another place.
     command = [*ALONE, "sh", "etc/cluster.sh"]
-    place = environment(TMPDIR=str(tmp_path))
+    # A proxy, which has no way to addresses of this machine, is not asked for these.
+    place = environment(TMPDIR=str(tmp_path), http_proxy="http://127.0.0.1:9")
     output, watched = tmp_path / "output", tmp_path / "watched"
     with (
         subprocess.Popen(command, cwd=ROOT, env=place, stdout=subprocess.PIPE, text=True) as cluster,
