@@ -13,6 +13,7 @@
 # - It installs units, the user and the configuration directory. An existing configuration stays as it is; the example is
 #   installed beside it.
 # - It starts nothing, and changes nothing of a running broker: the last lines say what to do next.
+# - CONFIG and the state (/var/lib/elkobroker) cannot be inside PREFIX.
 # - A second call upgrades, and replaces an environment that does not run, as after an upgrade of Debian. `uninstall`
 #   stops the broker and removes all but configuration, state and user.
 set -eu
@@ -40,6 +41,13 @@ ours() { case $(readlink "$1") in "$PREFIX"/*) true ;; *) false ;; esac; }
 removable() { [ -e "$PREFIX/pyvenv.cfg" ] || [ -z "$(ls -A "$PREFIX" 2>/dev/null)" ]; }
 
 refuse() { echo "install: $*" >&2; exit 1; }
+
+# What stays must not be inside PREFIX: an upgrade may clear it, and uninstall removes it.
+for place in "$CONFIG" /var/lib/elkobroker; do
+    case $(realpath -m "$place")/ in "$(realpath -m "$PREFIX")"/*)
+        refuse "$place is inside $PREFIX, which is replaced and removed as a whole: choose another place" ;;
+    esac
+done
 
 uninstall() {
     removable || refuse "$PREFIX is no virtual environment: nothing is removed"

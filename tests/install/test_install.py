@@ -25,10 +25,10 @@ PLACES = {"PREFIX": "opt", "CONFIG": "etc", "LOCAL": "local", "SYSTEM": "lib"}
 
 
 def install(
-    where: Path, *words: str, checkout: Path | None = None, python: str = sys.executable
+    where: Path, *words: str, checkout: Path | None = None, python: str = sys.executable, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a checkout, by default of the copied one, with all places in the directory."""
-    env = {**os.environ, **{name: str(where / place) for name, place in PLACES.items()}, "PYTHON": python}
+    env = {**os.environ, **{name: str(where / place) for name, place in PLACES.items()}, "PYTHON": python, **variables}
     command = ["sh", "etc/install.sh", *words]
     cwd = checkout or where / "checkout"
     # As that of root on a hardened system.
@@ -91,6 +91,28 @@ def test_what_cannot_be_done_gets_a_sentence_and_nothing_is_touched(
     done = install(tmp_path, *words, checkout=ROOT, python=python)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence.format(tmp_path / "opt"))
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["opt", "opt/of-others"]
+
+
+@pytest.mark.parametrize("words", [(), ("uninstall",)])
+@pytest.mark.parametrize("place", ["opt", "opt/etc", "link/etc"])
+def test_a_configuration_inside_the_environment_is_refused(tmp_path: Path, words: tuple[str, ...], place: str) -> None:
+    config, prefix = tmp_path / place, tmp_path / "opt"
+    (tmp_path / "link").symlink_to("opt")
+    prefix.mkdir()
+    (prefix / "pyvenv.cfg").touch()
+    config.mkdir(exist_ok=True)
+    (config / "elkobroker.toml").write_text("of the operator")
+    done = install(tmp_path, *words, checkout=ROOT, python="false", CONFIG=str(config))
+    sentence = f"install: {config} is inside {prefix}, which is replaced and removed as a whole: choose another place\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
+    assert (config / "elkobroker.toml").read_text() == "of the operator"
+
+
+def test_an_environment_around_the_state_is_refused(tmp_path: Path) -> None:
+    state = "/var/lib/elkobroker"
+    done = install(tmp_path, checkout=ROOT, python="false", PREFIX=state)
+    assert done.returncode == 1
+    assert f"install: {state} is inside {state}, which is replaced and removed as a whole" in done.stderr
 
 
 def test_the_commands_are_on_the_path_with_manual_pages_and_completions(installed: Path) -> None:
