@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from broker import curve_keys, small_file
+from broker import curve_keys, small_file, standard_streams
 from broker.config import files
 from broker.config.files import PUBLIC
 
@@ -31,19 +31,14 @@ class Failed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns its exit code."""
     options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], None] = options.run
+    run: Callable[[argparse.Namespace], str] = options.run
     try:
-        run(options)
-        sys.stdout.flush()
+        text = run(options)
     except Failed as error:
         for sentence in error.args:
             print(f"brokerkeys: {sentence}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        # The reader of the output (a pipe) is gone. Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return 0
+    return standard_streams.show("brokerkeys", text)
 
 
 def new(name: str, directory: str, force: bool) -> tuple[Path, Path]:
@@ -119,19 +114,19 @@ def _parser() -> argparse.ArgumentParser:
         "public", help="print the public key of a secret one", description="Prints the public key."
     )
     command.add_argument("file", metavar=f"FILE{PRIVATE}", help="the file of the secret key")
-    command.set_defaults(run=lambda options: print(public_of(options.file)))
+    command.set_defaults(run=lambda options: public_of(options.file))
 
     return parser
 
 
-def _run_new(options: argparse.Namespace) -> None:
+def _run_new(options: argparse.Namespace) -> str:
     private, public = new(options.name, options.dir, options.force)
-    print(f"{private}: the secret key. It stays with its owner, who alone may read it.")
-    print(f"{public}: the public key.")
     adding = f'brokerctl user add {shlex.quote(options.name)} --key "$(cat {shlex.quote(str(public))})"'
-    print(f"For a client: {adding}")
-    print("adds it to the users file; it needs both files, and the broker's public key.")
-    print(f"For the broker: name {private} in secret_key_file of mc0 or mtl, and give {public} to every client.")
+    return f"""{private}: the secret key. It stays with its owner, who alone may read it.
+{public}: the public key.
+For a client: {adding}
+adds it to the users file; it needs both files, and the broker's public key.
+For the broker: name {private} in secret_key_file of mc0 or mtl, and give {public} to every client."""
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import platform
 import sqlite3
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from typing import Any, ClassVar
@@ -21,7 +22,11 @@ from broker.config.daemon_settings import OPEN_FILE, Access, Log
 from broker.config.key import Section
 from broker.config.key_checks import BadConfig, ConfigError
 from broker.config.toml_values import structure
+from broker.standard_streams import show
 from broker.wires.elko.elko_settings import BrokerListener
+
+PROGRAM = "elkobroker"
+"""Name of the program in a sentence about its output."""
 
 
 class Options(usage.Options):
@@ -71,32 +76,28 @@ class Options(usage.Options):
 
     def opt_version(self) -> None:
         """Display the version of the broker, and those of its libraries, and exit."""
-        print(version())
-        raise SystemExit(0)
+        raise SystemExit(show(PROGRAM, version()))
 
     def postOptions(self) -> None:
         """Read and validate the whole configuration, before twistd does anything."""
         if self["example"]:
-            print(example(), end="")
-            raise SystemExit(0)
+            raise SystemExit(show(PROGRAM, example().removesuffix("\n")))
         try:
             config = self.configured()
         except BadConfig as error:
             print(error, file=sys.stderr)
             raise SystemExit(1) from None
         if self["check"] or self["check-ports"]:
-            print(report(config))
-            raise SystemExit(self._check_ports(config) if self["check-ports"] else 0)
+            obstacles = self._obstacles(config) if self["check-ports"] else []
+            text = "\n".join([report(config), *(f"error: {each}" for each in obstacles)])
+            raise SystemExit(show(PROGRAM, text) or int(bool(obstacles)))
         self["configured"] = config
 
-    def _check_ports(self, config: Config) -> int:
-        """Print the listeners that cannot be opened now. Returns the exit status."""
+    def _obstacles(self, config: Config) -> Sequence[str]:
+        """Return why listeners cannot be opened now."""
         from broker.app import process
 
-        obstacles = process.obstacles(config)
-        for text in obstacles:
-            print(f"error: {text}")
-        return 1 if obstacles else 0
+        return process.obstacles(config)
 
     def configured(self) -> Config:
         """Return the configuration of the file, overridden by the command line. Raises `BadConfig`."""

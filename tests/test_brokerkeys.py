@@ -75,6 +75,31 @@ def test_output_that_nobody_reads_is_no_failure_with_a_traceback(tmp_path: Path)
     assert (process.returncode, process.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize(
+    ("redirected", "code", "sentence"),
+    [
+        (">&-", 0, ""),
+        (">/dev/full", 1, "brokerkeys: the output cannot be written: no space left on device\n"),
+        (">/dev/full 2>/dev/full", 1, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_a_sentence_and_the_keys_are_whole(
+    tmp_path: Path, redirected: str, code: int, sentence: str
+) -> None:
+    process = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "broker.brokerkeys", "new", "web1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (code, sentence)
+    key = brokerkeys.public_of(str(tmp_path / "web1.private"))
+    assert (tmp_path / "web1.public").read_text() == f"{key}\n"
+
+
 @pytest.mark.parametrize("arguments", [(), ("new",), ("public",), ("nothing",), ("new", "a", "b")])
 def test_a_command_line_that_makes_no_sense_is_explained(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as exit:

@@ -13,7 +13,7 @@ import click
 
 from broker.brokerctl.answers import MEANINGS
 from broker.brokerctl.command_session import Commands, remote
-from broker.brokerctl.output import stream_failure
+from broker.standard_streams import stream_failure
 
 # The manual page, made from the help of the commands.
 

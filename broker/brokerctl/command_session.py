@@ -22,12 +22,11 @@ from broker.brokerctl.output import (
     Format,
     Output,
     clean,
-    discard_output,
     prepare_streams,
     readable_arguments,
-    stream_failure,
 )
 from broker.brokerctl.plain_client import TIMEOUT, ApiClient, PlainClient
+from broker.standard_streams import discard_failing, output_sentence, stream_failure
 
 # Types only: Twisted is imported by the commands that need it.
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class Commands(click.Group):
             code = Exit.BROKEN_PIPE
         elif unwritten is not None and code == Exit.OK:
             code = _reported(_sentence(unwritten), Exit.FAILED)
-        discard_output(*(name for name in ("stdout", "stderr") if stream_failure(name) is not None))
+        discard_failing()
         sys.exit(int(code))
 
 
@@ -176,8 +175,9 @@ def _ended_in_order() -> Iterator[None]:
 
 def _sentence(error: OSError) -> str:
     """Return an error as a sentence. One without a file is that of the output."""
-    what = "the output cannot be written" if error.filename is None else str(error.filename)
-    return f"{what}: {(error.strerror or str(error)).lower()}"
+    if error.filename is None:
+        return output_sentence(error)
+    return f"{error.filename}: {(error.strerror or str(error)).lower()}"
 
 
 def _reported(sentence: str, code: int) -> int:

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -48,22 +47,6 @@ def readable_arguments(given: Sequence[str]) -> list[str]:
         return [os.fsencode(each).decode() for each in given]
     except UnicodeError:
         raise Failure("an argument is not UTF-8", Exit.USAGE) from None
-
-
-def discard_output(*names: str) -> None:
-    """Discard what these streams have not written, so that nothing fails at exit."""
-    for name in names:
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())
-
-
-def stream_failure(name: str) -> OSError | None:
-    """Return the reason why the rest of a stream cannot be written; None if it is."""
-    try:
-        getattr(sys, name).flush()
-    except OSError as error:
-        return error
-    return None
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

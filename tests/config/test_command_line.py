@@ -18,6 +18,8 @@ from broker.tap import Options
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.mc0.mc0_settings import Mc0
 from tests.config.command_line import configured
+from tests.integration.daemon import environment, twistd
+from tests.patience import PATIENCE
 
 
 def test_without_options_it_is_the_defaults() -> None:
@@ -152,3 +154,16 @@ def test_a_check_without_certificates_imports_no_cryptography() -> None:
         "print(sorted({'cryptography', 'OpenSSL', 'twisted.internet.reactor'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("option", ["--example", "--check", "--version"])
+def test_on_a_full_disk_the_output_is_a_failure_in_a_sentence(option: str) -> None:
+    command = [twistd(), "elkobroker", option]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=environment(), text=True, timeout=PATIENCE, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "elkobroker: the output cannot be written: no space left on device\n",
+    )

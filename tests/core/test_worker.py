@@ -32,6 +32,7 @@ OUTSIDE = {
     "broker/config/load.py": "--example",
     "broker/curve_keys.py": "keys, which brokerkeys reads",
     "broker/tap.py": "the command line",
+    "broker/standard_streams.py": "the output of commands",
     "broker/pem.py": "TLS files, which Certificates.read, the checks of a configuration and brokerctl read",
     "broker/logs/": "the log's own thread",
     "broker/net/listeners.py": "part of binding a listener",
