@@ -147,6 +147,10 @@ class Commands(click.Group):
         sys.exit(int(code))
 
 
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end any command in order, as SIGINT does."""
+
+
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
     """Let the first SIGTERM or SIGHUP raise `Interrupted`, so that a command removes its temporary files.
@@ -156,21 +160,30 @@ def _ended_in_order() -> Iterator[None]:
     """
 
     def on_signal(number: int, frame: object) -> None:
-        for each in before:
+        for each in ENDING:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
+    with _handled(on_signal, *_ending()):
+        yield
+
+
+def _ending() -> list[signal.Signals]:
+    """Return those of `ENDING` that are not ignored."""
+    return [each for each in ENDING if signal.getsignal(each) != signal.SIG_IGN]
+
+
+@contextmanager
+def _handled(on_signal: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle signals, which only the main thread can, until the end of the block."""
     before = {}
     if threading.current_thread() is threading.main_thread():
-        handled = (signal.SIGTERM, signal.SIGHUP)
-        before = {each: signal.getsignal(each) for each in handled if signal.getsignal(each) != signal.SIG_IGN}
-    for each in before:
-        signal.signal(each, on_signal)
+        before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _sentence(error: OSError) -> str:
@@ -199,7 +212,6 @@ def _shown(error: click.ClickException) -> int:
 # The reactor: it runs a coroutine to its end, and stops at a signal.
 
 Result = TypeVar("Result")
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(main: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
@@ -234,15 +246,11 @@ def run(main: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
         received.append(number)
         reactor.callFromThread(lambda: running.cancel())
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     reactor.callWhenRunning(begin)
     try:
-        reactor.run(installSignalHandlers=False)
+        with _handled(on_signal, signal.SIGINT, *_ending()):
+            reactor.run(installSignalHandlers=False)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         # Its two descriptors would stay open.
         reactor.waker.connectionLost(None)
     [result] = outcome
@@ -259,17 +267,14 @@ def run_plainly(main: Coroutine[Any, Any, Result]) -> Result:
     def on_signal(number: int, frame: object) -> None:
         raise Interrupted(number)
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
-        main.send(None)
+        # The others end any command: see `_ended_in_order`.
+        with _handled(on_signal, signal.SIGINT):
+            main.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:
         main.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
     raise RuntimeError("a request waits for a reactor")
 
 
