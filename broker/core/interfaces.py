@@ -207,12 +207,8 @@ class IRegistry(Interface):
         """Remove the restored services of this broker's provider with that entry on its wire, since its owner withdraws
         them. Returns False if there are none."""
 
-    def remembered_label(provider: int) -> str:
-        """Return the label of a restored provider; empty if there is none of that id."""
-
-    def remembered_broker(provider: int) -> str:
-        """Return the other broker at which a restored provider is registered; empty for a provider of this one, and if
-        there is none of that id."""
+    def remembered_provider(provider: int) -> Provider | None:
+        """Return a restored provider, with all services of before; None if there is none of that id."""
 
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""

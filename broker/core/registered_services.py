@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 
 import attrs
@@ -279,15 +280,9 @@ class Restored:
         id = self._entries.get((wire, entry), -1)
         return self._providers[id].owner if id in self._of else NOBODY
 
-    def label(self, id: int) -> str:
-        """Return the label of the remembered provider of that id; empty if there is none."""
-        provider = self._providers.get(id)
-        return "" if provider is None else provider.label
-
-    def broker(self, id: int) -> str:
-        """Return the other broker of the remembered provider of that id; empty if it is this one, or there is none."""
-        provider = self._providers.get(id)
-        return "" if provider is None else provider.broker
+    def provider(self, id: int) -> Provider | None:
+        """Return the remembered provider of that id, with all services of before; None if there is none."""
+        return self._providers.get(id)
 
     def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
         """A live provider offers these services: remove the restored services that they replace."""
@@ -319,7 +314,7 @@ class Restored:
         self._remove(places, live)
         if names is None:
             self._back.pop(live, None)
-        self._report([place[1] for place in places], "left" if names is None else "withdrawn")
+        self._report(places, "left" if names is None else "withdrawn")
 
     def end(self, wire: str, entry: str) -> Sequence[Service]:
         """Remove the services of this broker's remembered provider with that entry on its wire, which its owner
@@ -329,13 +324,13 @@ class Restored:
             return ()
         ended = self._of.get(id, {}).copy()
         self._remove(ended)
-        self._report([place[1] for place in ended], "withdrawn")
+        self._report(ended, "withdrawn")
         return tuple(ended.values())
 
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
         self._timer = None
-        names = list(self.names())
+        places = list(chain.from_iterable(self._of.values()))
         passing = {id for id in self._providers if not any(each.lasting for each in self._of.get(id, {}).values())}
         for kept in (
             self._providers,
@@ -350,7 +345,7 @@ class Restored:
             kept.clear()
         if passing:
             self._forget(passing)
-        self._report(names, "expired")
+        self._report(places, "expired")
 
     def remember(self, provider: Provider) -> None:
         """Add a provider whose broker is gone. The grace period begins again, for all that are still remembered."""
@@ -372,11 +367,11 @@ class Restored:
         if self._unread:
             self._unread = False
             before, self._recorded = self._recorded, set()
-            names = [place[1] for id in before for place in self._of.get(id, ())]
+            places = [place for id in before for place in self._of.get(id, ())]
             self._discard(before)
             if self._providers:
                 self._begin()
-            self._report(names, "expired")
+            self._report(places, "expired")
 
     def _begin(self) -> None:
         """Begin the grace period, again if it has begun before."""
@@ -431,10 +426,10 @@ class Restored:
     def __len__(self) -> int:
         return len(self._providers)
 
-    def _report(self, names: Iterable[str], why: str) -> None:
-        """Pass on the end of services of these names."""
+    def _report(self, places: Iterable[_Place], why: str) -> None:
+        """Pass on the end of these services."""
         if self.ended is not None:
-            self.ended(dict.fromkeys(names), why)
+            self.ended(dict.fromkeys(place[1] for place in places), why)
 
     def _remove(self, places: Iterable[_Place], live: int | None = None) -> None:
         """Remove these services, which the live provider replaced or withdrew; None if no live provider did."""

@@ -209,11 +209,8 @@ class Registry:
     def end_remembered(self, wire: str, entry: str) -> bool:
         return bool(self._restored.end(wire, entry))
 
-    def remembered_label(self, provider: int) -> str:
-        return self._restored.label(provider)
-
-    def remembered_broker(self, provider: int) -> str:
-        return self._restored.broker(provider)
+    def remembered_provider(self, provider: int) -> Provider | None:
+        return self._restored.provider(provider)
 
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)

@@ -115,6 +115,7 @@ class Explainer:
         heard = None if gone or provider is None else round(self._clock.seconds() - provider.heard, 1)
         left = None if gone or provider is None or service.interval is None else self._left(provider)
         alive_by, ends = self._reasons(service, provider, heard, left)
+        known = self._registry.remembered_provider(service.provider) if provider is None else provider
         since = None
         if not gone and provider is not None and provider.since:
             since = moment(wall(self._clock) - self._clock.seconds() + provider.since)
@@ -124,7 +125,7 @@ class Explainer:
             hostport=service.hostport,
             wire="" if provider is None else provider.wire,
             provider=service.provider,
-            label=service.label or self._label(service, provider),
+            label=service.label or ("" if known is None else known.label),
             address="" if provider is None else provider.address,
             since=since,
             heard=heard,
@@ -133,14 +134,8 @@ class Explainer:
             alive_by=alive_by,
             ends=ends,
             check=self._check(service),
-            broker=self._broker(service, provider) or self._here,
+            broker=("" if known is None else known.broker) or self._here,
         )
-
-    def _label(self, service: Service, provider: Provider | None) -> str:
-        return self._registry.remembered_label(service.provider) if provider is None else provider.label
-
-    def _broker(self, service: Service, provider: Provider | None) -> str:
-        return self._registry.remembered_broker(service.provider) if provider is None else provider.broker
 
     def _check(self, service: Service) -> str:
         check = self._registry.check_of(service)

@@ -463,7 +463,10 @@ class Zone:
         if service.label is not None:
             return service.label
         known = self.registry.wire_and_label(service.provider)
-        return self.registry.remembered_label(service.provider) if known is None else known[1]
+        if known is not None:
+            return known[1]
+        remembered = self.registry.remembered_provider(service.provider)
+        return "" if remembered is None else remembered.label
 
     def _records(self, services: Sequence[Service], owner: _Owner) -> tuple[list[Data], list[Record]]:
         """Return the data of the asked type, and the additional records: of the first services that have that type."""
