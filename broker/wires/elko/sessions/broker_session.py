@@ -168,7 +168,10 @@ class BrokerSession(ElkoSession):
         Withdraws services, answers standing finds by a refusal, and ends the watches of an administrator.
         """
         if self._orphan is not None:
-            self._review_orphan(self._orphan)
+            if self._objection() is None:
+                self._withdraw_forbidden(self._orphan)
+            else:
+                self._wiring.registry.leave(self._orphan)
             return False
         stays = super().review()
         self._withdraw_forbidden(self._provider)
@@ -482,14 +485,6 @@ class BrokerSession(ElkoSession):
             self._peer.hold(self._held)
             if self._ended and not self._standing:
                 self._peer.close()
-
-    def _review_orphan(self, provider: int) -> None:
-        """Check the user, the rights and the role of a provider that stays registered without its connection."""
-        if self._access.access.stands(self.principal) and "client" in self._access.policy.roles:
-            self._use_grants()
-            self._withdraw_forbidden(provider)
-        else:
-            self._wiring.registry.leave(provider)
 
     def _withdraw_forbidden(self, provider: int | None) -> None:
         """Withdraw the services of a provider that the user may not offer."""

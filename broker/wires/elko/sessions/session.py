@@ -205,20 +205,25 @@ class ElkoSession:
 
         Returns True if the session stays.
         """
-        if not self._access.access.stands(self.principal):
-            self.refuse(Refusal(Reason.REVOKED, f"the login of {self.principal.name} is not valid any more: closing"))
+        objection = self._objection()
+        if objection is not None:
+            self.refuse(Refusal(Reason.REVOKED, f"{objection}: closing"))
             return False
-        self._use_grants()
-        for role in self._roles:
-            if not self._may_be(role):
-                text = f"{self.principal.name or 'a peer without a user'} may not be {role} any more: closing"
-                self.refuse(Refusal(Reason.REVOKED, text))
-                return False
         if self._login is not None:
             self._login.objects = self._permitted()
         elif not self._roles:
             self._objects = self._permitted()
         return True
+
+    def _objection(self) -> str | None:
+        """Check the user, the rights, which become the present ones, and the roles. Returns what does not suffice."""
+        if not self._access.access.stands(self.principal):
+            return f"the login of {self.principal.name} is not valid any more"
+        self._use_grants()
+        for role in self._roles:
+            if not self._may_be(role):
+                return f"{self.principal.name or 'a peer without a user'} may not be {role} any more"
+        return None
 
     @property
     def must_authenticate(self) -> bool:
