@@ -214,9 +214,10 @@ class Conversations(RuleBasedStateMachine):
         self.farm.clock.advance(seconds)
         self.farm.datagrams.receive(b" <3 %b faithful" % TEXT, ("192.0.2.99", 9))
 
-    @rule(dbp=st.sampled_from(SETTINGS), rights=st.sampled_from([Rights(), Rights(("R*",))]))
+    @rule(dbp=st.sampled_from(SETTINGS), rights=st.sampled_from([Rights(), Rights(("R*", "faithful"))]))
     def change_the_settings(self, dbp: Dbp, rights: Rights) -> None:
         self.farm.use(dbp, rights)
+        assert all(rights.permits(entry.name) for entry in self.farm.catalogue)
 
     @rule(alive=st.sets(st.sampled_from([(THERE, 6000), (HERE, 5247), (THERE, 5247), (ELSEWHERE, 6001)])))
     def let_some_answer(self, alive: set[tuple[str, int]]) -> None:
