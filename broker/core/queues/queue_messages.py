@@ -170,6 +170,7 @@ class Message:
         "refused",
         "size",
         "state",
+        "successor",
     )
 
     def __init__(
@@ -199,6 +200,21 @@ class Message:
         """Taker that rejected it, while it is set aside."""
         self.again = 0.0
         """Lifetime until which it is set aside or delayed."""
+        self.successor: Message | None = None
+        """The message that replaced it in another queue: its dead letter, or the moved one."""
+
+    @property
+    def last(self) -> Message:
+        """The last of its successors; itself without one."""
+        message = self
+        while message.successor is not None:
+            message = message.successor
+        return message
+
+    @property
+    def is_confirmed(self) -> bool:
+        """True if a reader has confirmed it, or if it was discarded on an operator's request."""
+        return self.state == GONE and self.death is None and self.successor is None
 
 
 class ReadyMessages:

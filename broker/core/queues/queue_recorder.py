@@ -6,9 +6,9 @@ Rules:
   There is one transaction at a time, each of a bounded size; later messages go into the next ones.
 - Removals and counts alone wait for `COMMIT_SECONDS`, since no author waits for them, or go with the next message.
 - An author is notified of a message when its transaction is on the disk, once for all of its messages in that
-  transaction. Notifications are in the order of the messages.
-- A message that is removed before it is written is not written. A message that died is replaced by a dead letter in
-  another queue, which is in the same transaction or an earlier one.
+  transaction. Notifications are in the order of the messages, except the following.
+- A message that is removed before it is written is not written. If it died, or was moved, another queue has its
+  successor, which is in the same transaction or in a later one: its author is notified with the successor.
 - If a transaction fails, the authors of its messages, and of those collected for the next one, get negative confirms.
   No further messages are accepted until a transaction succeeds, which is retried with back-off. Messages without an
   author, dead letters above all, and removals are written then. So no confirmed message is lost.
@@ -71,6 +71,11 @@ MOST_GATHERED_BYTES = 64 * 1024 * 1024
 """Limit of the collected messages in bytes: what a disk writes in a second or so."""
 
 _Gathered = tuple[Message, Author | None, Any]
+
+
+def _waits(message: Message) -> bool:
+    """Return True for a message that is still to be written."""
+    return message.kept == WAITING and message.state != GONE
 
 
 class QueueRecorder:
@@ -297,8 +302,9 @@ class QueueRecorder:
             self._timer = None
         self._looked = 0
         gathered = self._next_part()
-        self.takes = not self._errors.failures and self._stopped is None and self._has_room
         batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
+        gathered = self._without_early(gathered)
+        self.takes = not self._errors.failures and self._stopped is None and self._has_room
         if batch.queues or batch.rows or batch.counts or batch.gone or batch.queues_gone:
             writing = self._in_thread(self._store.write, batch)
         elif self._errors.failures:
@@ -344,11 +350,21 @@ class QueueRecorder:
         for message, _, _ in self._gathered:
             if size >= COMMIT_BYTES:
                 break
-            size += message.size
+            if message.state != GONE:
+                size += message.size
             count += 1
         part, self._gathered = self._gathered[:count], self._gathered[count:]
-        self._bytes -= size
+        self._bytes -= sum(message.size for message, _, _ in part)
         return part
+
+    def _without_early(self, part: list[_Gathered]) -> list[_Gathered]:
+        """Return the part without the removed messages whose successors are in a later one, where these go too."""
+        early = [each for each in part if each[0].successor is not None and _waits(each[0].last)]
+        if not early:
+            return part
+        self._gathered = early + self._gathered
+        self._bytes += sum(message.size for message, _, _ in early)
+        return [each for each in part if each not in early]
 
     def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
@@ -465,7 +481,7 @@ class QueueRecorder:
             assert author is not None
             message.kept = NOT_KEPT
             kept, not_kept = by_author.setdefault(author, ([], []))
-            if message.state == GONE and message.death is None and not message.queue.given_up:
+            if message.last.is_confirmed and not message.queue.given_up:
                 kept.append(token)
             else:
                 not_kept.append(token)

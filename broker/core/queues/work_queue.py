@@ -175,7 +175,7 @@ class Queue:
         return keeper is None
 
     def bury(self, message: Message, death: Death) -> None:
-        """Add a dead letter of another queue."""
+        """Add the dead letter of a message of another queue."""
         settings = self.settings
         while self._is_full(message.size):
             oldest = self._pop_oldest()
@@ -184,6 +184,7 @@ class Queue:
             self._die(oldest, Death.TOO_MANY)
         queues = self._queues
         letter = Message(self, queues.next_order(), message.head, message.body, inf, death, message.payer)
+        message.successor = letter
         self._add(letter)
         if settings.durable and queues.keeper is not None:
             queues.keeper.add(letter, None, None)
@@ -203,8 +204,7 @@ class Queue:
             self._count_in(message)
             self._die(message, Death.DAMAGED)
             return
-        queues = self._queues
-        self._add(message, queues.leases.now + due - queues.wall() if row.death is None else 0.0)
+        self._add(message, self._lifetime_at(due) if row.death is None else 0.0)
         if self.settings.duplicates and row.death is None and id is not None:
             # Its writer may not have got the confirm before the end of the broker that had it, and repeats it here.
             self._remember(RecentIds.key(user, id), None)
@@ -236,9 +236,13 @@ class Queue:
             self._return(message)
             raise
         deadline, due = message.deadline, message.again if not message.count else 0.0
+        if message.death is not None:
+            due = self._lifetime_at(queues.identify(message.head)[2])  # it may have been displaced before its time
         if settings.ttl is not None:
             deadline = min(deadline, max(due, queues.leases.now) + settings.ttl)
-        moved = Message(target, queues.next_order(), readdressed(message), message.body, deadline, payer=message.payer)
+        payer = message.payer if settings.by_address else ""
+        moved = Message(target, queues.next_order(), readdressed(message), message.body, deadline, payer=payer)
+        message.successor = moved
         # Added before the other is removed, so that the keeper writes both in one transaction.
         target._add(moved, due)
         if keeper is not None:
@@ -260,6 +264,10 @@ class Queue:
         else:
             self._ready.add(message)
         self._count_in(message)
+
+    def _lifetime_at(self, seconds: float) -> float:
+        """Return the lifetime at a time in seconds since the epoch."""
+        return self._queues.leases.now + seconds - self._queues.wall()
 
     def _delay(self, message: Message, due: float) -> None:
         self._delayed.add(message, None, due)
@@ -319,8 +327,7 @@ class Queue:
         message = known[1]
         if message is None:
             return True
-        is_confirmed = message.state == GONE and message.death is None
-        if message.kept in (WAITING, WRITING) and not is_confirmed:
+        if message.last.kept in (WAITING, WRITING) and not message.last.is_confirmed:
             raise self._refused(
                 "undecided", Refusal(Reason.LIMIT, "a message with the same id is being written to the disk")
             )

@@ -128,7 +128,7 @@ class LeftQueues:
                 user, id, due = identity_of(row.head)
                 ttl = None if row.seconds == math.inf else max(0.0, row.seconds)
                 outcome = MessageOutcome()
-                delay = due - queues.wall()
+                delay = due - queues.wall() if row.death is None else 0.0
                 if queue.put(row.head, row.body, ttl, user, id, outcome, row, "", delay, row.death, row.count):
                     safe.append(row)
                 else:

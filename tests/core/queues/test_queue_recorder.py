@@ -403,6 +403,70 @@ def test_a_message_that_dies_while_it_is_written_is_buried_by_the_next_write(far
     assert (farm.bodies(), farm.bodies("q.dead")) == ([], [b"1"])
 
 
+@pytest.mark.parametrize("how", ["rejected", "moved"])
+def test_a_confirm_waits_for_the_successor_of_a_large_message_in_another_queue(
+    farm: DurableFarm, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(queue_recorder, "COMMIT_BYTES", 250)
+    farm.send(b"slow")
+    wait(farm.clock)
+    large = [b"%d" % number + bytes(999) for number in range(3)]
+    farm.send(large[0])
+    if how == "rejected":
+        worker = Worker()
+        farm.consume(worker)
+        farm.reject(worker, 1)
+    else:
+        farm.queue().discard()
+        assert farm.queue().move(farm.queue("q.dead"), lambda message: message.head)
+    farm.send(*large[1:])
+    while farm.thread.jobs:
+        farm.thread.work()
+        wait(farm.clock)
+        assert set(farm.author.safe) - {b"slow"} <= {*farm.bodies(), *farm.bodies("q.dead")}
+    assert sorted(farm.author.safe) == [*large, b"slow"]
+    assert farm.bodies("q.dead") == large[:1]
+
+
+def test_a_duplicate_of_a_moved_message_is_confirmed_once_the_moved_one_is_written(directory: str) -> None:
+    farm = DurableFarm(directory, attrs.evolve(DURABLE, duplicates=True))
+    farm.send(b"1", id="x")
+    assert farm.queue().move(farm.queue("other"), lambda message: message.head)
+    assert refusal_of(farm, id="x") is Reason.LIMIT
+    farm.commit()
+    assert farm.queue().put(b"", b"again", id="x")
+    assert farm.bodies("other") == [b"1"]
+    farm.store.close()
+
+
+def test_the_author_of_a_message_that_was_moved_unwritten_sends_it_again_if_the_moved_one_is_not_written(
+    farm: DurableFarm,
+) -> None:
+    farm.send(b"1")
+    assert farm.queue().move(farm.queue("other"), lambda message: message.head)
+    farm.clock.advance(COMMIT_SECONDS)
+    farm.thread.fail(FULL)
+    assert (farm.author.safe, farm.author.lost) == ([], [b"1"])
+
+
+def test_a_dead_letter_that_is_moved_before_its_time_is_delayed_before_and_after_a_restart(directory: str) -> None:
+    farm = DurableFarm(directory, attrs.evolve(DURABLE, max_messages=1, drop_oldest=True))
+    due = farm.clock.seconds() + 10.0
+    farm.queue().put(b"head@%f" % due, b"late", delay=10.0)
+    farm.send(b"1")
+    farm.queue().discard()
+    assert farm.queue("q.dead").move(farm.queue(), lambda message: message.head)
+    farm.commit()
+    again = restarted(farm)
+    for each in (farm, again):
+        worker = Worker()
+        each.consume(worker)
+        assert worker.got == []
+        each.wait(due - each.clock.seconds() + 1)
+        assert worker.got == [b"late"]
+    again.store.close()
+
+
 # failing disks
 
 

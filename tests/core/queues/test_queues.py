@@ -671,6 +671,15 @@ def test_messages_of_one_address_fill_a_queue_with_an_operators_own_bound(by_add
         farm.put(half, payer="192.0.2.1")
 
 
+def test_a_message_that_is_moved_into_a_queue_with_an_operators_own_bound_counts_for_no_address() -> None:
+    farm = QueuesFarm()
+    farm.queue("bounded").use(QueueSettings(by_address=False))
+    farm.put(b"1", payer="192.0.2.1")
+    assert farm.memory.of("192.0.2.1")
+    assert farm.queue().move(farm.queue("bounded"), lambda message: message.head)
+    assert not farm.memory.of("192.0.2.1")
+
+
 def test_the_oldest_makes_room_if_that_is_set() -> None:
     farm = QueuesFarm(QueueSettings(max_messages=3, drop_oldest=True))
     worker = Worker(1)
