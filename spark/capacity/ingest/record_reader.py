@@ -67,6 +67,9 @@ RAW_LIMIT = 2000
 NAMED = 1000
 """Unknown members that are named: bad input could have any number of names."""
 
+NESTED = "(members nested too deeply)"
+"""Name under which the unknown members of a record count if one has more levels than Python's recursion limit."""
+
 UNREADABLE = "no JSON object, or a member of a wrong type"
 
 READ = pyarrow.json.ReadOptions(use_threads=False, block_size=LINE_LIMIT)
@@ -304,7 +307,11 @@ class Lines:
 
     def _count_unknown(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            # Arrow does not look at the values of such members: they may be no UTF-8, or integers of any length.
-            for name in json.loads(line.decode(errors="replace"), parse_int=str).keys() - set(RECORD.names):
+            # Arrow does not look at the values of such members: they may be no UTF-8, integers of any length, or deep.
+            try:
+                members = json.loads(line.decode(errors="replace"), parse_int=str)
+            except RecursionError:
+                members = {NESTED: None}
+            for name in members.keys() - set(RECORD.names):
                 if name in self.unknown or len(self.unknown) < NAMED:
                     self.unknown[name] += 1

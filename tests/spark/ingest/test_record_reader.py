@@ -238,8 +238,13 @@ def test_of_a_segment_over_the_limit_no_rows_are_held(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     ("member", "name"),
-    [(b'"colour": "\xff"', "colour"), (b'"la\xe2el": "a"', "la\ufffdel"), (b'"colour": ' + b"1" * 5000, "colour")],
-    ids=["value", "name", "integer"],
+    [
+        (b'"colour": "\xff"', "colour"),
+        (b'"la\xe2el": "a"', "la\ufffdel"),
+        (b'"colour": ' + b"1" * 5000, "colour"),
+        (b'"colour": ' + b"[" * 50_000 + b"]" * 50_000, record_reader.NESTED),
+    ],
+    ids=["value", "name", "integer", "nested"],
 )
 def test_a_member_that_is_not_read_may_have_any_octets(tmp_path: Path, member: bytes, name: str) -> None:
     damaged = json.dumps(record(2)).encode()[:-1] + b", " + member + b"}\n"
