@@ -96,6 +96,13 @@ def mutants(file: str) -> list[Mutant]:
     return [(file, part, new) for part, new in found if isinstance(part, ast.expr | ast.stmt)]
 
 
+def changed_lines(file: str, since: str) -> set[int]:
+    """Return the numbers of the lines of a file that differ from a revision."""
+    hunks = check_output(["git", "diff", "-U0", since, "--", file], cwd=ROOT, text=True)
+    found = re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", hunks, re.MULTILINE)
+    return {line for begin, count in found for line in range(int(begin), int(begin) + int(count or 1))}
+
+
 def mutated(source: bytes, part: ast.expr | ast.stmt, new: str) -> bytes:
     """Return a source with a part replaced."""
     lines = source.splitlines(keepends=True)
@@ -158,6 +165,7 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", help="files or directories [files of the broker changed since SINCE]")
     parser.add_argument("--since", default="HEAD~20", help="revision [%(default)s]")
+    parser.add_argument("--lines", action="store_true", help="mutate only the lines changed since SINCE")
     parser.add_argument("--number", type=int, default=100, help="mutants [%(default)s]")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--results", type=Path, default=ROOT / "dist/mutants.md", help="[%(default)s]")
@@ -166,6 +174,9 @@ def main() -> int:
     files = git("ls-files", "--", *wanted) if wanted else []
     files = [file for file in files if file.startswith("broker/") and file.endswith(".py")]
     every = [mutant for file in files for mutant in mutants(file)]
+    if options.lines:
+        changed = {file: changed_lines(file, options.since) for file in files}
+        every = [mutant for mutant in every if mutant[1].lineno in changed[mutant[0]]]
     chosen = Random(options.seed).sample(every, min(options.number, len(every)))
     lines = [f"{len(chosen)} of {len(every)} mutants of {len(files)} files, seed {options.seed}\n"]
     survivors = 0
