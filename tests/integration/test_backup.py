@@ -76,7 +76,9 @@ def test_sigterm_leaves_nothing_beside_the_archive(tmp_path: Path) -> None:
             process.terminate()
             process.terminate()
             _, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    # The second one ends the process at once if it comes after the cleaning. A shell shows both as 143.
+    assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM)
+    assert errors == ""
     assert list(place.iterdir()) == []
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from broker.cluster.etcd.etcd_client import EtcdClient, connect
 from broker.cluster.etcd.etcd_interface import Ended, EtcdError, Event
 from tests.patience import PATIENCE
+
+clock: IReactorTime = reactor  # type: ignore[assignment]
 
 
 class Recorder:
@@ -61,12 +64,23 @@ class Recorder:
                 each[1].callback(found)
 
 
+class PatientReactor:
+    """The reactor, with time limits that a busy machine does not reach."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(reactor, name)
+
+    def callLater(self, delay: float, *called: Any, **named: Any) -> IDelayedCall:
+        """Return a delayed call, `PATIENCE` seconds later if its delay is a limit of the client."""
+        return clock.callLater(delay + PATIENCE if delay >= 1 else delay, *called, **named)
+
+
 class ClientCase(TestCase):
     """A test with clients, which are closed at its end; then nothing of them may be left in the reactor."""
 
-    def client(self, *urls: str, **options: Any) -> EtcdClient:
-        """A client of these endpoints, the first of which is preferred."""
-        client = connect(reactor, deferToThread, urls, **options)
+    def client(self, *urls: str, in_time: object = False, **options: Any) -> EtcdClient:
+        """A client of these endpoints, the first of which is preferred; ``in_time`` if the test reaches its limits."""
+        client = connect(reactor if in_time else PatientReactor(), deferToThread, urls, **options)
         while client.endpoint != urls[0]:
             client.change_endpoint()
         self.addCleanup(client.close)

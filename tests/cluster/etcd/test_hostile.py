@@ -139,7 +139,7 @@ class CallTests(HostileCase):
                 conversation.write(data)
 
             server = self.server(answer)
-            client = self.client(server.url)
+            client = self.client(server.url, in_time=True)
             error = await self.fails(client.keep_alive(1), Unavailable, "no complete answer within 2 s")
             assert error.unknown
             await until_lost(server)
@@ -468,7 +468,7 @@ class WatchTests(HostileCase):
     @pytest.mark.long
     async def test_no_confirmation(self) -> None:
         server, watcher = self.server(lambda conversation, _: conversation.chunked()), Recorder()
-        self.client(server.url).watch(b"/", b"0", 0, watcher)
+        self.client(server.url, in_time=True).watch(b"/", b"0", 0, watcher)
         reason, text = await watcher.is_ended()
         assert (reason, "does not confirm" in text) == (Ended.FAILED, True)
         await until_lost(server)
