@@ -185,8 +185,8 @@ def test_after_a_kill_subscribers_that_say_nothing_are_sent_messages_and_noops(t
         nodes = [clients.subscribed(b"node %d" % number, "t") for number in range(5)]
         for node in nodes:
             assert node.ask(f"CONNECT|VERSION|0.2|TTL|{ttl * 1000:.0f}|ID|c") == "OK|ID|c"
-        steady = clients.subscribed(b"without a TTL", "t")
-        until(lambda: stored(tmp_path / "state") == {b"node %d" % n: ttl for n in range(5)} | {b"without a TTL": 0.0})
+        steady = clients.subscribed(b"steady", "t")
+        until(lambda: stored(tmp_path / "state") == {b"node %d" % n: ttl for n in range(5)} | {b"steady": 0.0})
         daemon.signal(signal.SIGKILL)
         daemon.ended()
     for node in (*nodes, steady):
@@ -206,6 +206,9 @@ def test_after_a_kill_subscribers_that_say_nothing_are_sent_messages_and_noops(t
         nodes[0].say("DISCONNECT|ID|d")
         hear_after_noops(nodes[0], "OK|ID|d")
         until(lambda: b"node 0" not in stored(tmp_path / "state"))
+        console(daemon, "disconnect mc0 steady")
+        steady.cut_off()
+        until(lambda: b"steady" not in stored(tmp_path / "state"))
 
 
 def hear_after_noops(client: Client, line: str) -> None:

@@ -102,13 +102,20 @@ class RecordingRouter:
         self._fan_out = fan_out
         self._check = check
         self._conversation: Conversation
+        self._opened: Callable[[bytes, int], object] = lambda *_: None
         self._numbers = count(1)
         self._sender: Sender | None = None
 
-    def serve(self, conversation: Conversation, claim: Callable[[bytes, Sender], bool] = lambda *_: True) -> None:
-        """Pass the ends of connections, and new room, to that conversation from now on. The claims are those of the
-        constructor."""
+    def serve(
+        self,
+        conversation: Conversation,
+        claim: Callable[[bytes, Sender], bool] = lambda *_: True,
+        opened: Callable[[bytes, int], object] = lambda *_: None,
+    ) -> None:
+        """Pass the ends of connections, and new room, to that conversation from now on, and new connections of a known
+        sender to ``opened``. The claims are those of the constructor."""
         self._conversation = conversation
+        self._opened = opened
 
     # connections
 
@@ -122,7 +129,18 @@ class RecordingRouter:
         elif sender is not None and self.claim is not None and not self.claim(identity, sender):
             return None
         line = self.lines[identity] = Line(next(self._numbers), sender, self._max_replies)
+        self._open(identity, line)
         return line
+
+    def reopen(self) -> None:
+        """All peers have connected again, to a broker that was restarted. The connections keep their numbers."""
+        for identity, line in self.lines.items():
+            self._open(identity, line)
+
+    def _open(self, identity: bytes, line: Line) -> None:
+        if line.sender is not None:
+            with self.receiving(line.sender):
+                self._opened(identity, line.number)
 
     def close(self, identity: bytes) -> None:
         """End the connection with that identity. Messages that wait in it are lost."""

@@ -192,6 +192,9 @@ PEERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
 Claim = Callable[[bytes, Sender], bool]
 """Returns True if that peer may have that identity."""
 
+Opened = Callable[[bytes, int], object]
+"""Is called with the identity and the number of a connection that is admitted, after the end of the one before."""
+
 
 class Silence:
     """Null conversation of a closing ROUTER: input is discarded."""
@@ -251,13 +254,20 @@ class Router(ConnectionFactory):
         self._high_water = self._backlog.limits.messages
         self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
 
-    def serve(self, conversation: Conversation, claim: Claim = lambda identity, sender: True) -> None:
+    def serve(
+        self,
+        conversation: Conversation,
+        claim: Claim = lambda identity, sender: True,
+        opened: Opened = lambda identity, connection: None,
+    ) -> None:
         """Pass messages to ``conversation`` from now on.
 
-        ``claim`` decides on identities without a connection: sessions may outlast connections.
+        ``claim`` decides on identities without a connection, and ``opened`` gets the next one: sessions may outlast
+        connections. `sender` returns the peer meanwhile.
         """
         self.conversation = conversation
         self._claim = claim
+        self._opened = opened
 
     # from connections
 
@@ -290,6 +300,7 @@ class Router(ConnectionFactory):
         peer.identity = identity
         self._peers[identity] = peer
         self._idle_check.start()
+        self._opened(identity, peer.number)
         return True
 
     def left(self, peer: RouterPeer) -> None:

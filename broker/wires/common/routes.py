@@ -60,8 +60,14 @@ class Route:
 class Socket(Router, Protocol):
     """The ROUTER."""
 
-    def serve(self, conversation: Conversation, claim: Callable[[bytes, Sender], bool] = ...) -> None:
-        """Pass messages to ``conversation`` from now on; ``claim`` decides on identities without a connection."""
+    def serve(
+        self,
+        conversation: Conversation,
+        claim: Callable[[bytes, Sender], bool] = ...,
+        opened: Callable[[bytes, int], object] = ...,
+    ) -> None:
+        """Pass messages to ``conversation`` from now on; ``claim`` decides on identities without a connection, and
+        ``opened`` gets the identity and the number of each new one."""
 
 
 class Routes:
@@ -95,11 +101,14 @@ class Routes:
         return len(self._routes)
 
     def serve(
-        self, conversation: Conversation, claim: Callable[[bytes, Sender], bool] = lambda identity, sender: True
+        self,
+        conversation: Conversation,
+        claim: Callable[[bytes, Sender], bool] = lambda identity, sender: True,
+        opened: Callable[[bytes, int], object] = lambda identity, connection: None,
     ) -> None:
-        """Pass messages to ``conversation`` from now on; ``claim`` as in the ROUTER."""
+        """Pass messages to ``conversation`` from now on; ``claim`` and ``opened`` as in the ROUTER."""
         self._inner = conversation
-        self._router.serve(self, claim)
+        self._router.serve(self, claim, opened)
 
     # calls of the ROUTER
 

@@ -212,7 +212,7 @@ def _make(config: Mc0, context: WireContext) -> OpenMc0:
         config.subscriptions,
         context.checks.silence,
     )
-    routes.serve(sessions, sessions.table.claim)
+    routes.serve(sessions, sessions.table.claim, sessions.table.opened)
     if keys is not None:
         keys.changed.append(sessions.table.revoke)
     access.changed.append(sessions.review)

@@ -48,6 +48,15 @@ class Connections(Rig):
         await until(lambda: server.ends)
         self.assertEqual(server.told, [1])
 
+    async def test_a_connection_that_says_nothing_is_told_after_the_end_of_the_one_before(self) -> None:
+        server = self.serve()
+        opened: list[object] = []
+        server.ended = opened.append
+        server.router.serve(server, opened=lambda *which: opened.append((*which, server.router.sender().address)))
+        self._kept.append(await self.known(server, b"me"))
+        self._kept.append(await self.known(server, b"me"))
+        self.assertEqual(opened, [(b"me", 1, "127.0.0.1"), 1, (b"me", 2, "127.0.0.1")])
+
     async def test_the_number_of_a_connection_is_never_used_again(self) -> None:
         server = self.serve()
         for number in range(1, 21):

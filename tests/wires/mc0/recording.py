@@ -104,6 +104,7 @@ class Mc0Farm(CoreFarm):
         self.restart_core()
         self._start(registry_at(self.clock))
         self.wire.table.restore(known, keyed=self._any_key or bool(self.keys))
+        self.router.reopen()
 
     def _start(self, registry: Registry) -> None:
         self.registry = registry
@@ -124,7 +125,7 @@ class Mc0Farm(CoreFarm):
             *self._limits,
             self.silence,
         )
-        self.routes.serve(self.wire)
+        self.routes.serve(self.wire, opened=self.wire.table.opened)
 
     # from the operator
 

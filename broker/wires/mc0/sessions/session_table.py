@@ -126,8 +126,7 @@ MIN_TTL = 0.2
 """Seconds. Shorter TTLs are raised to this: leases are checked every 50 ms, and a shorter one would end in between."""
 
 RECONNECT_WITHIN = 60.0
-"""Seconds for which a session without a TTL waits, after its connection closed, for its peer to reconnect. A peer that
-did so and only receives is detected by a NOOP then, and after each further such time."""
+"""Seconds for which a session without a TTL waits, after its connection closed, for its peer to reconnect."""
 
 MAX_IDENTITY = 255
 """Bytes: the maximum in ZeroMQ's document. The ROUTER refuses peers with a longer one."""
@@ -205,10 +204,20 @@ class Mc0SessionTable:
             self.end(session, "taken")
         return self._admission.may_use(identity, owner)
 
+    def opened(self, identity: bytes, connection: int) -> None:
+        """Attach the session of an identity to a new connection of its owner, whose peer may only receive from now on.
+
+        The ROUTER calls this at the end of a handshake.
+        """
+        session = self._sessions.get(identity)
+        if session is None or self._admission.owner(session.sender) != self._admission.owner(self._router.sender()):
+            return  # the first message decides on the session: see `attach`
+        self.attach(identity, connection)
+
     def attach(self, identity: bytes, connection: int) -> Mc0Session:
         """Return the session of an identity, which is new or arrives through another connection.
 
-        To be called while the ROUTER receives a message. Raises `Refusal`.
+        To be called while the ROUTER receives a message, or opens the connection. Raises `Refusal`.
         """
         sender = self._router.sender()
         session = self._sessions.get(identity)
@@ -306,10 +315,6 @@ class Mc0SessionTable:
     def check(self, session: Mc0Session, now: float) -> float | None:
         """Send a NOOP or end the session, if that is due. Returns the time of the next check, None after the end."""
         if not session.ttl:
-            # The session had no connection. Its peer may have reconnected since, and only receive: then no message
-            # attached the session to the new connection, and only a send shows that there is one.
-            if self._outbound.noop(session) is not Sent.GONE:
-                return now + RECONNECT_WITHIN
             self.end(session, "gone")
             return None
         # The slack of the leases covers messages that were received but are not processed yet.

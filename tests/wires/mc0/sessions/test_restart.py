@@ -166,7 +166,17 @@ def test_a_peer_without_a_ttl_has_a_minute_to_come_back(farm: Mc0Farm) -> None:
     assert farm.subscribers() == {b"t": 2}
     farm.wait(2)
     assert farm.subscribers() == {b"t": 1}
-    assert set(back.take()) == {"NOOP"}
+
+
+@pytest.mark.parametrize("ttl", [0, TTL])
+def test_a_peer_that_says_nothing_after_the_restart_is_needed_and_can_be_disconnected(
+    farm: Mc0Farm, ttl: float
+) -> None:
+    peer = subscriber(farm, ttl=ttl)
+    assert peer.line is not None
+    restart(farm)
+    assert farm.routes.needs(peer.line.number)
+    assert farm.wire.disconnect("node") == peer.line.number
 
 
 def test_a_session_that_was_restored_outlasts_the_next_restart_too(farm: Mc0Farm) -> None:
