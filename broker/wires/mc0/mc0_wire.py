@@ -98,7 +98,7 @@ def _topic(topic: TopicInfo) -> Row:
 
 
 def _session(mc0: Mc0Conversation, leases: ILeases, session: Mc0Session) -> Row:
-    about: dict[str, object] = {"identity": str(session), "address": session.address}
+    about: dict[str, object] = {"identity": str(session), "address": session.address if session.connection else ""}
     if session.key:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)

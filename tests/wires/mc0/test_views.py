@@ -107,6 +107,16 @@ def test_a_peer_without_a_key_is_shown_without_one() -> None:
     ]
 
 
+def test_a_session_has_an_address_while_it_has_a_connection() -> None:
+    farm = Mc0Farm()
+    peer = farm.peer("A")
+    peer.say("SUB||t")
+    peer.drop()
+    assert [session["address"] for session in sessions(farm)] == [""]
+    peer.connect()
+    assert [session["address"] for session in sessions(farm)] == ["192.0.2.7"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
