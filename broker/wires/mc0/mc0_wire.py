@@ -153,8 +153,18 @@ class OpenMc0(PlainWire):
         return views(self.sessions, self.topics, self.leases)
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
-        """Return the ROUTER. A drain closes connections; sessions outlast them, as in a restart."""
+        """Return the ROUTER."""
         return [self.listener.router]
+
+    def drain(self) -> None:
+        """Close all connections, and refuse new ones. Sessions wait for the end of the drain, or for a restart."""
+        self.sessions.drain()
+        super().drain()
+
+    def undrain(self) -> None:
+        """Accept connections again, also of the peers whose sessions wait."""
+        super().undrain()
+        self.sessions.undrain()
 
     def disconnect(self, key: str) -> bool:
         """End the session of an identity, and close its connection; or close the connections from an address.

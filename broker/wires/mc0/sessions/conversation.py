@@ -128,6 +128,14 @@ class Mc0Conversation:
             if self._subscriptions.apply_rights(session):
                 self.table.record(session)
 
+    def drain(self) -> None:
+        """Keep the sessions of peers that the ROUTER sends away and refuses, until `undrain`."""
+        self.table.drain()
+
+    def undrain(self) -> None:
+        """Let peers come back to their sessions. No-op without a drain."""
+        self.table.undrain()
+
     def disconnect(self, shown: str) -> int | None:
         """End the session with that identity, as it is shown. Returns the number of its connection, 0 without one;
         None if there is no such session."""

@@ -8,6 +8,8 @@ Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real clien
 - (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent no other message.
 - Sessions survive a restart: the state that CONNECT, SUB and UNSUB made is recorded, and restored at the next start for
   one TTL. The peers' sockets reconnect by themselves, and send nothing of their own accord for up to a heartbeat.
+- A drain, in which no peer can reconnect, does not count for sessions without a connection: they end neither in it nor
+  in the restart that it is for, and have a whole TTL again when it is undone.
 - While a connection has an identity, the ROUTER refuses any other owner that requests it. Afterwards `claim` decides:
   an identity belongs to its owner (`admission`), without keys as long as its session lasts. That of a key without a
   user is free: another key ends the session, which has no connection, and begins its own.
@@ -177,6 +179,7 @@ class Mc0SessionTable:
         """Sessions with a connection, by its number."""
         self._routed: dict[int, Mc0Session] = {}
         """Those of clients behind proxies, the oldest first."""
+        self._draining = False
 
     def __iter__(self) -> Iterator[Mc0Session]:
         return iter(self._sessions.values())
@@ -314,6 +317,8 @@ class Mc0SessionTable:
 
     def check(self, session: Mc0Session, now: float) -> float | None:
         """Send a NOOP or end the session, if that is due. Returns the time of the next check, None after the end."""
+        if self._waits(session):
+            return now + RECONNECT_WITHIN
         if not session.ttl:
             self.end(session, "gone")
             return None
@@ -332,7 +337,26 @@ class Mc0SessionTable:
         return _aligned(min(again, beat), session.ttl)
 
     def _with_ttl(self) -> Iterator[Mc0Session]:
-        return (session for session in self._sessions.values() if session.ttl)
+        return (session for session in self._sessions.values() if session.ttl and not self._waits(session))
+
+    # drain
+
+    def drain(self) -> None:
+        """Keep all sessions without a connection until `undrain`: their peers are refused."""
+        self._draining = True
+
+    def undrain(self) -> None:
+        """Let the peers of sessions without a connection reconnect, for a TTL or `RECONNECT_WITHIN`. No-op without a
+        drain."""
+        if self._draining:
+            self._draining = False
+            for session in self._sessions.values():
+                if not session.connection:
+                    session.heard = self._leases.moment()
+                    self.schedule(session)
+
+    def _waits(self, session: Mc0Session) -> bool:
+        return self._draining and not session.connection
 
     # restart
 

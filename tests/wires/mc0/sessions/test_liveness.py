@@ -381,6 +381,43 @@ def test_a_session_that_gets_a_ttl_and_loses_it_again_still_lasts_as_long_as_its
     assert lasts(farm, peer, STEP) <= RECONNECT_WITHIN + 2 * STEP
 
 
+# a drain
+
+
+@pytest.mark.parametrize("ttl", [0, 30_000])
+def test_a_drain_does_not_count_as_time_in_which_a_peer_could_come_back(farm: Mc0Farm, ttl: int) -> None:
+    back, gone, other = connected(farm, ttl), farm.peer("gone"), farm.peer("other")
+    gone.say(f"CONNECT|TTL|{ttl}")
+    gone.say("SUB||t")
+    other.say("NOOP")
+    farm.wire.drain()
+    for peer in (back, gone, other):
+        peer.drop()
+    farm.wait(1_000)
+    assert farm.subscribers() == {b"t": 2}
+    farm.wire.undrain()
+    within = ttl / 1000 or RECONNECT_WITHIN
+    farm.wait(within - 1)
+    assert farm.subscribers() == {b"t": 2}
+    back.connect()
+    back.say("NOOP")
+    farm.wait(0.05 * within + 2)
+    assert farm.subscribers() == {b"t": 1}
+    back.take()
+    farm.peer("publisher").say("PUT|TOPIC|t||x")
+    assert back.take() == ["MESSAGE|TOPIC|t||x"]
+    assert len(farm.leases) == (1 if ttl else 0)
+
+
+def test_a_peer_that_is_not_sent_away_by_a_drain_goes_on(farm: Mc0Farm) -> None:
+    peer = connected(farm, 1_000)
+    farm.wire.drain()
+    farm.wait(0.6)
+    assert peer.take() == ["NOOP"]
+    farm.wait(10)
+    assert farm.subscribers() == {}
+
+
 # what is left
 
 
