@@ -106,8 +106,11 @@ class LastValues:
             else:
                 changed(key, None)
 
-    def publish(self, key: Key, headers: Sequence[bytes], body: Sequence[bytes], payer: str = "") -> None:
-        """Keep a published message. It counts for ``payer``, unless its headers have another one."""
+    def publish(
+        self, key: Key, headers: Sequence[bytes], body: Sequence[bytes], payer: str = "", granted: bool = False
+    ) -> None:
+        """Keep a published message. It counts for ``payer``, unless its headers have another one. ``granted``: it was
+        found to fit."""
         retained = isinstance(headers, PublishedHeaders) and headers.retain
         value = tuple(map(bytes, body))
         length = sum(map(len, value))
@@ -118,7 +121,7 @@ class LastValues:
             # Frames may be views of a buffer of input.
             headers = PublishedHeaders(map(bytes, headers))
         payer, size = headers.payer or payer, size_of(key[1], headers, length, len(value))
-        if not self.fits(key, size, payer):
+        if not granted and not self.fits(key, size, payer):
             self.evicted += 1
             return
         last = LastValue(headers, value, self._now(), payer, retained, size)

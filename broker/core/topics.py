@@ -219,6 +219,9 @@ class Topics:
     ) -> int:
         """Deliver a message to all outlets but its source. Returns the number of subscribers that it reaches."""
         count = 0
+        retained = headers if isinstance(headers, PublishedHeaders) and headers.retain else None
+        # Before the delivery, in which the queues of slow readers may take the memory that its publisher was promised.
+        granted = retained is not None and self.may_retain(topic, retained, sum(map(len, body)))
         entry = self._entries.get(topic)
         if entry is not None:
             entry.published += 1
@@ -244,9 +247,8 @@ class Topics:
         if self.every is not None:
             self.every(topic, headers, body)
         # After the delivery, which first sends the former value to subscribers that it is owed to.
-        retained = isinstance(headers, PublishedHeaders) and headers.retain
-        if (retained or self.last_values.every) and not is_own(topic):
-            self.last_values.publish((self._space, topic), headers, body, payer)
+        if (retained is not None or self.last_values.every) and not is_own(topic):
+            self.last_values.publish((self._space, topic), headers, body, payer, granted)
         return count
 
     def _remaining(self, topic: bytes, outlet: Outlet, subscribers: Collection[Hashable]) -> Collection[Hashable]:

@@ -169,6 +169,22 @@ class Sending(Rig):
         last = (await slow.receive(got + 1))[-1]
         self.assertEqual(int.from_bytes(last[0], "big"), got + 11)
 
+    async def test_numbers_are_in_the_order_of_a_queue_where_room_is_told_within_a_fan_out(self) -> None:
+        server = self.serve(all_sizes=8 * MEBIBYTE)
+        slow, quick = await self.known(server, b"slow"), await self.known(server, b"quick")
+        before = server.choke(b"slow", bytes(MEBIBYTE))
+        receivers = [To(b"quick"), To(b"slow")]
+        server.roomy = lambda identity: server.router.send_each(receivers[1:], *AROUND, b"owed", 1.0)
+        # Both have an answer in this turn, so that the fan-out writes that of the slow peer first, which has room for
+        # a shorter message than the one that it missed.
+        for name in (b"slow", b"quick"):
+            self.assertIs(server.router.reply(name, [b"answer"]), Sent.SENT)
+        self.assertEqual(server.router.send_each(receivers, *AROUND, bytes(LARGE), 1.0), [])
+        self.assertEqual(server.rooms, [b"slow"])
+        self.assertEqual(await quick.receive(2), [[b"answer"], [header(1), bytes(LARGE)]])
+        got = (await slow.receive(before + 3))[before:]
+        self.assertEqual(got, [[b"answer"], [header(1), b"owed"], [header(2), bytes(LARGE)]])
+
     async def test_a_peer_that_has_read_everything_is_not_full(self) -> None:
         server = self.serve(high_water=1)
         peer = self.peer(server, b"me")

@@ -11,7 +11,7 @@ import pytest
 
 from broker.core.errors import Reason, Refusal
 from broker.core.last_values import LastValuesBounds
-from broker.core.memory_budget import MemoryLimits
+from broker.core.memory_budget import MemoryBudget, MemoryLimits, Share
 from broker.core.model import Rights, Service
 from broker.core.topics import Topics, TopicsBounds
 from broker.wires.mc0.codec.mc0_messages import MAX_HEADERS
@@ -413,6 +413,41 @@ def test_a_stranger_has_last_values_up_to_the_limit_of_its_address(bounded: Call
     put(stranger, 5, "b", b"", retain=True)
     assert stranger.take() == confirmed(4, 5)
     assert farm.mtl.memory.held == 0
+
+
+class SlowReader:
+    """An outlet whose one subscriber does not read: what it is sent waits in the memory of its address."""
+
+    host, trusted = "192.0.2.7", False
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        self.memory = memory
+        self.held = 0
+
+    def deliver(
+        self, subscribers: Collection[str], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
+    ) -> None:
+        self.held += 12_000
+        self.memory.hold(self, Share.OUTPUT, self.held)
+
+    def evict(self, refusal: Refusal) -> None:
+        raise AssertionError("there is room for it")
+
+    def abort(self) -> None:
+        """There is nothing to close."""
+
+
+def test_a_retained_value_whose_fan_out_takes_the_memory_is_kept_all_the_same(farm: TopicFarm) -> None:
+    writer = farm.writer(confirm=ConfirmMode.FULL)
+    put(writer, 1, "a", b"former", retain=True)
+    farm.mc0.topics.subscribe(b"a", SlowReader(farm.mtl.memory), "slow")
+    farm.mtl.memory.limits = MemoryLimits(address=20_000)
+    put(writer, 2, "a", b"x" * 8_000, retain=True)
+    assert writer.take() == confirmed(1, 2)
+    [content] = summon(farm.mtl.reader(profile=farm.mtl.topic), "a")
+    assert content.body == b"x" * 8_000
+    put(writer, 3, "a", b"x" * 9_000, retain=True)
+    assert writer.take() == rejected(3, recycle=True)
 
 
 def test_a_last_value_that_finds_no_room_is_sent_when_there_is_some(farm: TopicFarm) -> None:
