@@ -207,7 +207,8 @@ class Conversation(Protocol):
         newcomer."""
 
     def room(self, identity: bytes) -> None:
-        """Process the end of backpressure: a peer for which a send returned `Sent.FULL` has room again."""
+        """Process the end of backpressure: a peer for which a send returned `Sent.FULL` has room again. Never called
+        within a send."""
 
 
 class Router(Protocol):

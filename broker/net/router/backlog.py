@@ -76,12 +76,12 @@ Pieces = dict[int, _Piece]
 
 
 class Backlog:
-    """Accounting of queued bytes for blocked peers, in ``memory``. ``flush_one`` writes the output of a peer."""
+    """Accounting of queued bytes for blocked peers, in ``memory``. ``make_room`` writes the output of a peer."""
 
-    def __init__(self, limits: BacklogLimits, memory: MemoryBudget, flush_one: Callable[[RouterPeer], None]) -> None:
+    def __init__(self, limits: BacklogLimits, memory: MemoryBudget, make_room: Callable[[RouterPeer], None]) -> None:
         self.limits = limits
         self._memory = memory
-        self._flush_one = flush_one
+        self._make_room = make_room
         self._pieces: Pieces = {}
         self._ended = self._ended_before = 0
         """Pieces that no queue has any more, now and at the last call of `has_room`."""
@@ -122,7 +122,7 @@ class Backlog:
         self._ended_before = self._ended
         if peer.output is not BLOCKED:
             # A long queue of a reading peer only waits for the end of the turn: it is written before a refusal.
-            self._flush_one(peer)
+            self._make_room(peer)
             if peer.output is not BLOCKED:
                 return True
         if peer.unweighed >= max(REWEIGH, len(peer.out) // 4):

@@ -34,6 +34,8 @@ from broker.net.zmtp.frames import begin, message, pieces
 # - A connection is written before its next input is handled, so that a message is not later than the answer to the
 #   request that caused it.
 # - A flush ends with the quantum of a turn, and continues in the next one.
+# - Room that peers have after a write within a send is reported behind it, at the next flush: sessions may send to any
+#   peer then, whose message would else pass that of the send.
 
 BETWEEN = 16
 """Connections written between two clock reads: some 50 µs."""
@@ -42,12 +44,18 @@ BETWEEN = 16
 class FlushOrder:
     """The connections with output for the end of the turn. The scheduler treats it as one `Gathering`.
 
+    ``roomy`` is called for each connection that has room again.
+
     The attributes are public since the ROUTER adds to them inline, for each message.
     """
 
-    def __init__(self, turns: Scheduler, clock: IReactorTime) -> None:
+    def __init__(self, turns: Scheduler, clock: IReactorTime, roomy: Callable[[RouterPeer], object]) -> None:
         self._turns = turns
         self._clock = clock
+        self._roomy = roomy
+        self._relieved: deque[RouterPeer] = deque()
+        """Connections whose room is still to be reported."""
+        self._sending = False
         self.fanned: deque[RouterPeer] = deque()
         """Connections with pending output."""
         self.answered: deque[RouterPeer] = deque()
@@ -69,6 +77,8 @@ class FlushOrder:
             self._turns.flush_first()
         end = self._clock.seconds() + TURN
         fanned, answered = self.fanned, self.answered
+        for _ in range(len(self._relieved)):
+            self._roomy(self._relieved.popleft())
         count = BETWEEN
         try:
             while fanned or answered:
@@ -83,7 +93,7 @@ class FlushOrder:
                         return
         finally:
             # The quantum ended, or an exception occurred: the other connections are flushed in the next turn.
-            if (fanned or answered) and not self.scheduled:
+            if (fanned or answered or self._relieved) and not self.scheduled:
                 self.soon()
 
     def flush_one(self, peer: RouterPeer) -> None:
@@ -91,6 +101,23 @@ class FlushOrder:
         while peer.replied and (self.fanned or self.answered):
             self._flush_next()
         peer.flush()
+
+    def make_room(self, peer: RouterPeer) -> None:
+        """Write the output of one peer, as `flush_one` does, within a send."""
+        before, self._sending = self._sending, True
+        try:
+            self.flush_one(peer)
+        finally:
+            self._sending = before
+
+    def relieved(self, peer: RouterPeer) -> None:
+        """Report that a peer has room again: now, or behind the present send."""
+        if not self._sending:
+            self._roomy(peer)
+            return
+        self._relieved.append(peer)
+        if not self.scheduled:
+            self.soon()
 
     def abort(self) -> None:
         """See `broker.net.scheduler.Gathering`: a defect met in a flush costs no connection."""
@@ -283,7 +310,7 @@ class FanOut:
             receiver.sent = now
         if large:
             for _, peer in ready:
-                self._order.flush_one(peer)
+                self._order.make_room(peer)
         if fanned and not self._order.scheduled:
             self._order.soon()
 

@@ -247,9 +247,9 @@ class Router(ConnectionFactory):
         """The peer of the message in progress."""
         self._peers: Identities[RouterPeer] = Identities()
         self._last = 0
-        self.order = FlushOrder(turns, clock)
+        self.order = FlushOrder(turns, clock, self._report_room)
         """Output queued for the end of the turn."""
-        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.memory, self.order.flush_one)
+        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.memory, self.order.make_room)
         self._fan_out = FanOut(self._peers, self.order, self._backlog, self.memory, sealing)
         self._high_water = self._backlog.limits.messages
         self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
@@ -353,10 +353,7 @@ class Router(ConnectionFactory):
         self._backlog.weigh(peer)
         if peer.full and self._backlog.relieved(peer):
             peer.full = False
-            try:
-                self.conversation.room(peer.identity)
-            except Exception:  # an exception must not end the flush of all connections
-                peer.failed()
+            self.order.relieved(peer)
 
     # from sessions
 
@@ -464,6 +461,15 @@ class Router(ConnectionFactory):
         for peer in found:
             self.send_away(peer, Refusal(Reason.DISCONNECTED, DISCONNECTED))
         return bool(found)
+
+    def _report_room(self, peer: RouterPeer) -> None:
+        """Report room to the sessions."""
+        if not peer.number:
+            return  # it has left meanwhile
+        try:
+            self.conversation.room(peer.identity)
+        except Exception:  # an exception must not end the flush of all connections
+            peer.failed()
 
     def _replace(self, older: RouterPeer) -> None:
         """Close a connection whose identity was taken over."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from broker.net.peer_interfaces import NUMBER, Sent
 from broker.net.router.backlog import LARGE
-from tests.net.router.rig import BULKY, MEBIBYTE, Rig, To, numbers
-from tests.net.waiting import until
+from tests.net.router.rig import BULKY, MEBIBYTE, Rig, Server, To, numbers
+from tests.net.waiting import turn, until
 
 AROUND = (b"\x05", b"\x08resource")
 """The first frame of a numbered message, before and after its number."""
@@ -169,21 +169,45 @@ class Sending(Rig):
         last = (await slow.receive(got + 1))[-1]
         self.assertEqual(int.from_bytes(last[0], "big"), got + 11)
 
-    async def test_numbers_are_in_the_order_of_a_queue_where_room_is_told_within_a_fan_out(self) -> None:
+    async def miss(self, server: Server, identity: bytes) -> int:
+        """Let a peer that does not read miss a message for its length, as the memory has room for shorter ones only.
+        Returns the number of those that wait for it."""
+        count = 0
+        while server.router.send(identity, [bytes(MEBIBYTE)]) is Sent.SENT:
+            count += 1
+            await turn()
+        return count
+
+    async def test_no_room_is_told_within_a_fan_out(self) -> None:
         server = self.serve(all_sizes=8 * MEBIBYTE)
         slow, quick = await self.known(server, b"slow"), await self.known(server, b"quick")
-        before = server.choke(b"slow", bytes(MEBIBYTE))
+        before = await self.miss(server, b"slow")
         receivers = [To(b"quick"), To(b"slow")]
         server.roomy = lambda identity: server.router.send_each(receivers[1:], *AROUND, b"owed", 1.0)
-        # Both have an answer in this turn, so that the fan-out writes that of the slow peer first, which has room for
-        # a shorter message than the one that it missed.
+        # Both have an answer in this turn: the fan-out writes that of the slow peer before its message for the other.
         for name in (b"slow", b"quick"):
             self.assertIs(server.router.reply(name, [b"answer"]), Sent.SENT)
         self.assertEqual(server.router.send_each(receivers, *AROUND, bytes(LARGE), 1.0), [])
-        self.assertEqual(server.rooms, [b"slow"])
+        self.assertEqual(server.rooms, [])
         self.assertEqual(await quick.receive(2), [[b"answer"], [header(1), bytes(LARGE)]])
+        await until(lambda: server.rooms)
         got = (await slow.receive(before + 3))[before:]
-        self.assertEqual(got, [[b"answer"], [header(1), b"owed"], [header(2), bytes(LARGE)]])
+        self.assertEqual(got, [[b"answer"], [header(1), bytes(LARGE)], [header(2), b"owed"]])
+
+    async def test_no_room_is_told_within_an_answer(self) -> None:
+        count = 100
+        server = self.serve(all_sizes=8 * MEBIBYTE, high_water=count)
+        await self.known(server, b"slow")
+        quick = await self.known(server, b"quick")
+        await self.miss(server, b"slow")
+        server.roomy = lambda identity: server.router.send(b"quick", [b"%d" % (count + 1)])
+        self.assertIs(server.router.reply(b"slow", [b"answer"]), Sent.SENT)
+        for number in range(count):
+            send = server.router.send if number else server.router.reply
+            self.assertIs(send(b"quick", [b"%d" % number]), Sent.SENT)
+        self.assertIs(server.router.reply(b"quick", [b"%d" % count]), Sent.SENT)
+        self.assertEqual(server.rooms, [])
+        self.assertEqual(list(numbers(await quick.receive(count + 2))), list(range(count + 2)))
 
     async def test_a_peer_that_has_read_everything_is_not_full(self) -> None:
         server = self.serve(high_water=1)
