@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import shown
+from tests.integration.mc0_clients import console, shown
 from tests.integration.mtl_peers import Confirm, Content, Flow, Peers, Reject
 from tests.patience import takes_less_than, until
 
@@ -237,6 +237,21 @@ def test_poison_goes_to_the_queue_of_the_dead(mtl: Daemon, peers: Peers) -> None
     assert (dead.resource, dead.body) == ("poison-1.dead", b"1")
     assert dead.properties["death-reason"] == "deliveries"
     assert reader.heard() == []
+
+
+def test_a_drain_gives_a_message_back_to_its_queue_and_to_no_reader_that_it_ends_too(mtl: Daemon, peers: Peers) -> None:
+    put(peers, "poison-2", 1)
+    readers = [peers.reader("queue", "poison-2") for _ in range(4)]
+    readers[0].content()
+    try:
+        console(mtl, "drain 60")
+        until(lambda: queue(mtl, "poison-2")["readers"] == 0)
+        assert queue(mtl, "poison-2")["ready"] == 1
+        assert shown(mtl, "mtl queues poison-2.dead") == []
+    finally:
+        console(mtl, "drain undo")
+    content = peers.reader("queue", "poison-2").content()
+    assert content.properties == AGAIN
 
 
 def test_a_full_queue_is_refused_for_now(peers: Peers) -> None:

@@ -176,7 +176,7 @@ class ControlFarm(CoreFarm):
         self.config = Mtl(hosts=tuple(hosts), **settings)
         self.data = DataLeases(self.leases, self.config)
         self.ended: list[str] = []
-        self.data.ended = self.ended.append
+        self.data.ended = self.ended.extend
         self.shelf = Shelf("shelf")
         fan_out = FanOutProfile(cast(Any, None))  # no flow ever joins it
         self.profiles: dict[str, Profile] = {"test": fan_out, "shelf": self.shelf, "registry": Shelf("registry")}

@@ -462,12 +462,15 @@ class ControlFlow:
 
     def _lose(self, session: ControlSession) -> None:
         """Take the access of a session away, and end its leases with their data flows."""
-        self._logins.forget(session)
-        principal, session.principal = session.principal, None
-        session.profile = None
-        self._sessions.on(session, SessionEvent.LOST)
+        principal = session.principal
+        self._take_access(session)
         if principal is not None:
             self._data_leases.revoke([principal])
+
+    def _take_access(self, session: ControlSession) -> None:
+        self._logins.forget(session)
+        session.principal = session.profile = None
+        self._sessions.on(session, SessionEvent.LOST)
 
     def _revoke(self, lost: Callable[[Principal], bool]) -> None:
         for session in self._sessions:
@@ -475,8 +478,8 @@ class ControlFlow:
             if session.turn is not None:
                 session.turn.stale = True
             if session.principal is not None and lost(session.principal):
-                self._lose(session)
-        # Leases outlast a session that made room for another, so they are revoked by their principals, too.
+                self._take_access(session)
+        # By their principals, since leases outlast a session that made room for another; and all together.
         self._data_leases.revoke([principal for principal in self._data_leases.principals() if lost(principal)])
 
     # profiles and leases

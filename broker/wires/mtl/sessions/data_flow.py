@@ -43,7 +43,7 @@ The file is longer than others: its methods are the cells of the table above.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -296,11 +296,18 @@ class DataFlow:
             flow.place = None
         client.reader = client.writer = None
 
-    def _revoked(self, token: str) -> None:
-        """End the flows of a lease that was revoked."""
-        client = self._tokens.get(token)
-        if client is not None:
-            self._end(client, "revoked")
+    def _revoked(self, tokens: Collection[str]) -> None:
+        """End the flows of leases that were revoked together."""
+        clients = dict.fromkeys(self._tokens[token] for token in tokens if token in self._tokens)
+        # Before the first end: a message that one of them gives back must not go to the next one, and through all of
+        # them, since each delivery counts.
+        for client in clients:
+            client.over = True
+        for client in clients:
+            try:
+                self._end(client, "revoked")
+            except Exception:
+                self.log.failure("the end of a revoked data flow failed")
 
     # Contents
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TypeVar
 
 import attrs
-from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import ILease, ILeases
@@ -50,15 +49,13 @@ flood of requests ends only leases of clients that are very slow."""
 class DataLeases:
     """All data leases.
 
-    ``ended``, which the data flow sets, is called with the token of each used lease that is revoked. The lease has
-    ended by then: `take` returns None for it.
+    ``ended``, which the data flow sets, is called with the tokens of used leases that are revoked together. They have
+    ended by then: `take` returns None for them.
     """
-
-    log = Logger()
 
     def __init__(self, leases: ILeases, config: Mtl) -> None:
         self.config = config
-        self.ended: Callable[[str], object] = _nothing
+        self.ended: Callable[[Collection[str]], object] = _nothing
         self._leases = leases
         self._by_token: dict[str, _DataLease] = {}
         self._unused: dict[str, _DataLease] = {}
@@ -115,12 +112,7 @@ class DataLeases:
         # All tables first: what the data flow calls at the end of a flow must find no lease of these principals.
         for lease in lost:
             self._forget(lease)
-        for lease in lost:
-            if lease.identity is not None:
-                try:
-                    self.ended(lease.token)
-                except Exception:
-                    self.log.failure("the end of a revoked data flow failed")
+        self.ended([lease.token for lease in lost if lease.identity is not None])
 
     # from the data flow
 
@@ -190,7 +182,7 @@ def _less(counter: Counter[K], key: K) -> None:
         del counter[key]
 
 
-def _nothing(token: str) -> None:
+def _nothing(tokens: Collection[str]) -> None:
     """No-op, until the data flow sets its own: no lease can be in use before."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from twisted.logger import capturedLogs
@@ -571,6 +572,36 @@ def test_A21_who_loses_its_access_loses_its_flows(farm: MtlFarm) -> None:
     assert first.ask(*wire.PING) == [Response(0, b"403")]
     assert second.bodies() == [b"secret"]
     assert farm.ends() == {"revoked": 1}
+
+
+def test_who_loses_its_access_with_others_is_sent_nothing_at_their_ends(farm: MtlFarm) -> None:
+    class Hot(Keeping):
+        """Gives what a reader leaves behind to the others."""
+
+        def left(self, flow: Any) -> None:
+            super().left(flow)
+            self.give("a", b"left behind")
+
+    farm.keeping = Hot(farm.data)
+    farm.keeping.one_by_one = True
+    alice, bob = farm.principal("alice"), farm.principal("bob")
+    revoked = [keeper(farm, principal=principal) for principal in (alice, bob, alice)]
+    other = keeper(farm, principal=farm.principal("carol"))
+    farm.data_leases.revoke([alice, bob])
+    assert [peer.take() for peer in revoked] == [[]] * 3
+    assert other.bodies() == [b"left behind"] * 3
+    assert farm.ends() == {"revoked": 3}
+
+
+def test_a_flow_that_fails_to_end_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    farm = MtlFarm()
+    alice = farm.principal("alice")
+    for _ in range(3):
+        keeper(farm, principal=alice)
+    monkeypatch.setattr(farm.data, "_end", Mock(side_effect=RuntimeError))
+    with capturedLogs() as logged:
+        farm.data_leases.revoke([alice])
+    assert [event["log_failure"].type for event in logged] == [RuntimeError] * 3
 
 
 def test_a_profile_that_fails_at_the_end_of_a_flow_keeps_nothing_alive() -> None:
