@@ -82,7 +82,7 @@ def http_views(connections: Iterable[HttpConnection], instances: Instances) -> S
                 Column("ttl", "Time to live without a renewal", "seconds"),
                 Column("left", "Time to its end without a renewal", "seconds"),
             ),
-            items=lambda: instances,
+            items=lambda: list(instances),
             row=instance,
             keys=lambda each: (each.name, each.instance),
             title="HTTP instances",

@@ -10,12 +10,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
 from broker.access.principal import Method, Principal
+from broker.access.rights import EVERY_ENTRY
 from broker.config.daemon_settings import Broker
 from broker.core.cluster.cluster_interfaces import Member, MemberHealth
 from broker.rest.http_endpoint import Endpoint
 from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import OpenHttp, open_http
 from broker.wires.http.sessions.instances import Offer
+from broker.wires.tables import ITEMS, Scan, Selection
 from tests.net.http.http_peers import Link
 from tests.operate.members import Members
 from tests.wires.contexts import context, page
@@ -37,6 +39,18 @@ def test_views_and_counters(wire: OpenHttp) -> None:
     counts = wire.counts()
     assert (counts["http_instances.now"], counts["http_services.registered"], counts["http_requests"]) == (1, 1, 0)
     assert {endpoint.name for endpoint in wire.endpoints()} >= {"registerService", "findService"}
+
+
+def test_the_list_of_instances_bears_changes_between_its_pieces(wire: OpenHttp) -> None:
+    for number in range(2 * ITEMS):
+        wire.instances.put("web", str(number), ANN, Offer("h:1", "tcp", {}, None, 10.0))
+    [instances] = [view for view in wire.views() if view.name == "http instances"]
+    scan = Scan(instances, Selection(), EVERY_ENTRY)
+    pieces = iter(scan)
+    next(pieces)
+    wire.instances.put("bank", "b", ANN, Offer("h:1", "tcp", {}, None, 10.0))
+    assert len([*pieces]) > 1
+    assert scan.total == 2 * ITEMS + 1
 
 
 def test_the_rest_of_a_ttl_is_known_until_the_lease_ends() -> None:
