@@ -82,7 +82,8 @@ class IRegistry(Interface):
         """Raise the `Refusal` with which `offer` would leave out the service, apart from limits of number.
 
         With ``instead_of``, the limit of all services counts too, as it is after the services of that name of that
-        provider are withdrawn: a lower one, of a reload, must not cost the former service.
+        provider are withdrawn: a lower one, of a reload, must not cost the former service. So does the memory of the
+        address that pays for them, if the new service is of that provider, too.
         """
 
     def withdraw(provider: int, names: Iterable[str]) -> None:

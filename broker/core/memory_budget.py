@@ -382,6 +382,10 @@ class ServicePayer:
         """Remove services."""
         self._change(-sum(map(service_bytes, services)))
 
+    def check(self, gone: Iterable[Service], new: Service) -> None:
+        """Raise the `Refusal` of `take` for a service after others are removed. Nothing changes."""
+        self._admit(self._held + service_bytes(new) - sum(map(service_bytes, gone)))
+
     def exchange(self, old: Service, new: Service) -> None:
         """Replace a service. Raises `Refusal` LIMIT if the new one does not fit."""
         self._change(service_bytes(new) - service_bytes(old))
@@ -392,12 +396,17 @@ class ServicePayer:
 
     def _change(self, size: int) -> None:
         held = self._held + size
-        more = _counted(held) - _counted(self._held)
-        if more > 0:
-            self._memory.admit_stored(self._payer, more, SERVICES_PART)
+        more = self._admit(held)
         if more:
             self._memory.store(self._payer, more)
         self._held = held
+
+    def _admit(self, held: int) -> int:
+        """Return the bytes that are counted beside those of now if the services take so many. Raises `Refusal`."""
+        more = _counted(held) - _counted(self._held)
+        if more > 0:
+            self._memory.admit_stored(self._payer, more, SERVICES_PART)
+        return more
 
 
 def _counted(size: int) -> int:

@@ -297,7 +297,10 @@ class Registry:
         _check_texts(service)
         former = None if instead_of is None else self._members.get(instead_of)
         if former is not None:
-            self._check_room(self._service_count - sum(each.name == name for each in former.services))
+            gone = [each for each in former.services if each.name == name]
+            self._check_room(self._service_count - len(gone))
+            if former.payer is not None and service.provider == instead_of:
+                former.payer.check(gone, service)
 
     def _check_room(self, count: int) -> None:
         """Raise `Refusal` LIMIT if the broker may have no service besides that many."""

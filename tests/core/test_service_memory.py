@@ -117,6 +117,19 @@ def test_an_info_counts_when_it_is_amended(farm: Farm) -> None:
     farm.registry.amend(attrs.evolve(service, info="no more than is free of charge"))
 
 
+def test_a_service_that_does_not_fit_in_the_place_of_another_is_refused_before(farm: Farm) -> None:
+    provider = farm.join()
+    farm.offer(provider, *(f"bank{number}" for number in range(4)))
+    larger = farm.service(provider, "bank0", info="x" * 1_000)
+    farm.registry.check(larger, FREE)
+    with pytest.raises(Refusal) as refused:
+        farm.registry.check(larger, FREE, provider)
+    assert refused.value.reason is Reason.LIMIT
+    farm.registry.check(farm.service(provider, "bank0"), FREE, provider)
+    farm.registry.check(farm.service(0, "bank0", info="x" * 1_000), FREE, provider)
+    assert farm.stored == 4 * service_bytes(farm.service(0, "bank0"))
+
+
 @pytest.mark.parametrize("more", [{"label": "x" * 9}, {"tags": ("x" * 4, "x" * 5)}, {"meta": {"x": "x" * 8}}])
 def test_each_text_of_a_service_counts(more: dict[str, Any]) -> None:
     assert service_bytes(Service("bank", "h:1", 1, **more)) == SERVICE_BYTES + TEXT_COPIES * (len("bankh:1") + 9)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.core.errors import Reason
+from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.core.model import Kind, Rights, Service
 from broker.rest.dispatch import LISTENER
 from broker.wires.http.http_settings import Http
@@ -124,6 +125,17 @@ def test_a_refused_replacement_changes_nothing(http: HttpFarm) -> None:
     assert http.put("bank", "a", "h" * 5_000).status == 400
     assert http.find("bank") == ["h:1"]
     assert http.put("bank", "a", "h:1").status == 200
+
+
+def test_a_replacement_without_memory_for_it_changes_nothing(http: HttpFarm) -> None:
+    memory = MemoryBudget(MemoryLimits(address=20_000))
+    http.farm.registry._memory = memory
+    assert http.put("bank", "a", "h:1").status == 201
+    memory.store("192.0.2.7", 10_000)
+    answered = http.put("bank", "a", "h:2", info={"x": "y" * 1_000})
+    assert (answered.status, answered.json["code"]) == (429, "limit")
+    assert http.find("bank") == ["h:1"]
+    assert http.put("bank", "a", "h:2").status == 200
 
 
 def test_a_shorter_ttl_takes_effect(http: HttpFarm) -> None:

@@ -62,7 +62,8 @@ class FlowProvider:
     def offer(self, service: Service) -> None:
         """Offer a service in place of the one of the same name. Raises `Refusal`; nothing has changed then."""
         # Before the former service is withdrawn.
-        self._registry.check(service, self._rights, self.id if service.name in self._services else None)
+        own = attrs.evolve(service, provider=self.id or 0)
+        self._registry.check(own, self._rights, self.id if service.name in self._services else None)
         service = attrs.evolve(service, provider=self._joined(service.label))
         # An equal offer is no change: watchers must not be sent a withdrawal with an offer.
         if self._services.get(service.name) == service:
