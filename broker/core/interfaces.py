@@ -49,6 +49,11 @@ class IRegistry(Interface):
 
     revision: int = Attribute("Number of changes so far; each change raises it by one.")
 
+    unnumbered: int = Attribute(
+        "Number of changes so far that have no revision, since no watcher needs them: of the reason of a check whose "
+        "state stays, of the label or broker of a provider, and of the order of its services."
+    )
+
     epoch: int = Attribute(
         "Random number of this registry, 1 to 2**53 - 1. Revisions begin at 0 with each registry, so only those of the "
         "same epoch can be compared."

@@ -142,6 +142,7 @@ class Registry:
         memory: StoredMemory | None = None,
     ) -> None:
         self._memory = memory or MemoryBudget()
+        self.unnumbered = 0
         self.epoch = secrets.randbelow(MAX_EPOCH) + 1
         self._clock = clock
         self._next_id = next_id
@@ -183,7 +184,9 @@ class Registry:
         return member.id
 
     def relabel(self, provider: int, label: str) -> None:
-        self._members[provider].label = label[:MAX_TEXT]
+        member = self._members[provider]
+        self.unnumbered += member.label != label[:MAX_TEXT]
+        member.label = label[:MAX_TEXT]
 
     def leave(self, provider: int, why: str = "left") -> None:
         member = self._members.pop(provider, None)
@@ -600,7 +603,8 @@ class Registry:
 
     def _rejudge(self, same: ServiceGroup, service: Service, before: Check | None, policy: Policy) -> list[Change]:
         """Put a service in its place by its present check, after ``before``. Returns the changes to announce."""
-        state = _state(self.check_of(service))
+        now = self.check_of(service)
+        state = _state(now)
         if state is CheckState.DOUBTFUL:
             # Never hidden: that takes a failure. The policy of its rule matters unless the whole provider is in doubt.
             shown = policy is Policy.SHOW and service.provider not in self._doubts
@@ -611,6 +615,8 @@ class Registry:
         changes = []
         if state is not _state(before):
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
+        elif now is not None and before is not None and now.reason != before.reason:
+            self.unnumbered += 1
         return changes + self._settle(same)
 
     def _note(self, same: ServiceGroup) -> None:

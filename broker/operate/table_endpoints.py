@@ -90,7 +90,8 @@ def listing(call: Call, view: AnyView, registry: IRegistry, more: Mapping[str, o
         **(more or {}),
     }
     # The tag is that of the registry, not that of what a user is shown of it.
-    tag = entity_tag(registry.epoch, registry.revision) if view.tagged and reading.every else None
+    variant = str(registry.unnumbered or "")
+    tag = entity_tag(registry.epoch, registry.revision, variant) if view.tagged and reading.every else None
     if tag is not None and is_current(call.request, tag):
         return not_modified(tag)
     return streamed(_body(scan, about), tag)

@@ -57,7 +57,7 @@ class View(Generic[Item]):
     - ``keys``: returns the texts of an item that a shell pattern is matched against.
     - ``order``: the column by which rows are sorted unless another one is asked for; "" for the order of the items.
     - ``sums``: columns whose sum over all rows is a metric.
-    - ``tagged``: True if the rows change with the registry's revision only.
+    - ``tagged``: True if the rows change with the registry only: with its revision, or the number of changes without.
     - ``shown``: True if an item is shown to a user with that reading of the registry; None for tables that show nothing
       of the registry.
     - ``filter``: returns the condition on items in the text of a filter; it may raise `Refusal`. None: takes no filter.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Refusal
+from broker.core.model import Check, CheckState
 from broker.operate import table_endpoints
 from broker.operate.broker_tables import counter_view, registry_views
 from broker.rest.problem import Problem
@@ -109,6 +110,23 @@ def test_a_client_with_the_present_revision_gets_no_second_copy(farm: ApiFarm, s
     assert (again.status, content(again)) == (304, b"")
     farm.join("late", "late")
     assert site.response("GET", "/v1/services", if_none_match=tag).status == 200
+
+
+def test_a_change_without_a_revision_makes_a_copy_old(farm: ApiFarm, site: Site) -> None:
+    def tag_of(table: str) -> str:
+        return dict(site.response("GET", f"/v1/{table}").headers)["ETag"]
+
+    [bank] = farm.registry.find("bank", "tcp")
+    farm.registry.set_check(bank, Check(CheckState.FAILING, "no connection", 0.0))
+    refused, revision = tag_of("services"), farm.registry.revision
+    farm.registry.set_check(bank, Check(CheckState.FAILING, "no connection", 0.0))
+    assert tag_of("services") == refused
+    farm.registry.set_check(bank, Check(CheckState.FAILING, "no answer within 5 s", 0.0))
+    assert site.response("GET", "/v1/services", if_none_match=refused).status == 200
+    loads = tag_of("loads")
+    farm.registry.relabel(bank.provider, "bank-2")
+    assert site.response("GET", "/v1/loads", if_none_match=loads).status == 200
+    assert farm.registry.revision == revision
 
 
 def test_rows_with_ages_have_no_tag(site: Site) -> None:

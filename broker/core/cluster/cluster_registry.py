@@ -500,6 +500,7 @@ class ClusterRegistry(Registry):
             self._take(key)
             return
         entry = holding.entry
+        self.unnumbered += (entry.label, entry.broker) != (provider.label, provider.broker)
         entry.label, entry.address, entry.broker = provider.label, provider.address, provider.broker
         entry.owner = provider.owner
         self._set_load(entry, provider.load, provider.details, step)
@@ -524,6 +525,7 @@ class ClusterRegistry(Registry):
             if self._visible.get(key) is old:
                 self._set_order(old)
                 self._arrange(holding)
+                self.unnumbered += 1
         if old.failing != new.failing:
             old.failing = new.failing
             if self._visible.get(key) is old:
