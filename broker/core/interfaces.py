@@ -97,8 +97,9 @@ class IRegistry(Interface):
     def amend(service: Service) -> None:
         """Replace the provider's service of that name and protocol, the first of several, by this one.
 
-        It may differ in ``info``, ``lasting`` and ``interval`` only, and keeps its place in every order. Watchers are
-        notified if it differs; waits for the name are not, since the endpoint is the same. Raises `Refusal` for any
+        It may differ in ``info``, ``lasting``, ``interval``, ``zone``, ``tags`` and ``meta`` only, and keeps its place
+        in every order. Watchers are notified if it differs, and so is `wait`, whose caller may have a filter; monitors
+        are not, since the endpoint is the same. Raises `Refusal` for any
         other difference; then nothing has changed.
         """
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.core.memory_budget import MemoryBudget, MemoryLimits
-from broker.core.model import Kind, Rights, Service
+from broker.core.model import Check, CheckState, Kind, Policy, Rights, Service
 from broker.rest.dispatch import LISTENER
 from broker.wires.http.http_settings import Http
 from tests.access.test_users_access import Rig
@@ -118,6 +118,21 @@ def test_another_registration_replaces_it(http: HttpFarm) -> None:
     provider = http.farm.registry.provider(1)
     assert provider is not None
     assert provider.label == "two"
+
+
+def test_other_descriptions_leave_the_service_registered_with_its_check(http: HttpFarm) -> None:
+    http.put("bank", "a", "h:1", zone="a", tags=["v1"], meta={"version": "1"})
+    http.put("bank", "b", "h:2")
+    [bank, _] = http.farm.registry.find("bank", "tcp")
+    http.farm.registry.set_check(bank, Check(CheckState.FAILING, "no connection", 0.0), Policy.LAST)
+    heard: list[Kind] = []
+    http.farm.registry.watch(lambda change: heard.append(change.kind))
+    assert http.put("bank", "a", "h:1", zone="b", tags=["v2"], meta={"version": "2"}).status == 200
+    assert heard == [Kind.AMENDED]
+    found = http.ask("GET", "/v1/services/bank").json["services"]
+    assert [each["hostport"] for each in found] == ["h:2", "h:1"]
+    assert (found[1]["zone"], found[1]["tags"], found[1]["meta"]) == ("b", ["v2"], {"version": "2"})
+    assert found[1]["check"]["state"] == "failing"
 
 
 def test_a_refused_replacement_changes_nothing(http: HttpFarm) -> None:

@@ -407,9 +407,9 @@ class Instances:
             del self._by_owner[known.owner.name]
 
 
-def _place(offer: Offer) -> tuple[str, str, Mapping[str, Any]]:
+def _place(offer: Offer) -> tuple[str, str, str | None]:
     """Return the part of an offer that cannot be amended."""
-    return offer.hostport, offer.protocol, offer.texts
+    return offer.hostport, offer.protocol, offer.label
 
 
 def _claim(name: str, instance: str, principal: Principal, token: str) -> Owner:
