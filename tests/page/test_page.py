@@ -79,6 +79,28 @@ def test_a_load_changes_in_its_row(farm: Farm, tabs: Tabs) -> None:
 
 
 @pytest.mark.long
+def test_a_provider_has_the_number_of_its_services_of_now(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("growing-teller") as peer:
+        page = tabs(farm.url("providers"))
+        cell = row(page, "growing-teller").locator("td").nth(4)
+        expect(cell).to_have_text("1")
+        peer.send(to="client", op="willserve", services=[{"service": "vault", "hostport": "10.0.0.1:81"}])
+        expect(cell).to_have_text("2")
+
+
+@pytest.mark.long
+def test_loads_stay_in_their_order(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("first-teller") as first, farm.bank("second-teller") as second:
+        first.send(to="client", op="load", factor=20)
+        second.send(to="client", op="load", factor=10)
+        second.done()
+        page = tabs(farm.url("loads?q=-teller"))
+        expect(page.locator("tbody tr").first).to_contain_text("first-teller")
+        second.send(to="client", op="load", factor=30)
+        expect(page.locator("tbody tr").first).to_contain_text("second-teller")
+
+
+@pytest.mark.long
 def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
     services = [{"service": f"sorted-{name}", "hostport": "h:1"} for name in ("b", "c", "a")]
     with farm.provider("sorter", services):

@@ -124,10 +124,10 @@ export class ListScreen {
     let stale = false;
     for (const change of changes) {
       if (change.kind === "load") loads.set(change.provider, change.load);
-      else if (this.list.kinds.includes(change.kind)) stale = true;
+      if (this.list.kinds.includes(change.kind)) stale = true;
     }
     if (stale) {
-      this.#mend(changes);
+      this.#mend(changes.filter((change) => change.kind !== "load"));
       this.table.stale();
     }
     if (loads.size > 0 && this.list.history) {
