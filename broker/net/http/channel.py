@@ -326,6 +326,8 @@ class HttpChannel(Scheduled, TwistedProtocol):
         self._searched = 0
         self._began = False
         request = self.request = self.requests(self, data[:end])
+        # Before its body: that counts for the client, and so does its refusal.
+        self.identify(request)
         if request.length is not None and request.length > self.bounds.body:
             request.too_large()
             return None

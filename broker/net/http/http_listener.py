@@ -156,7 +156,6 @@ class HttpFactory(ConnectionFactory):
         channel: Any = request.channel
         self.served += 1
         channel.requests_served += 1
-        channel.identify(request)
         if channel.seen is not None:
             channel.report("in", f"{request.method} {request.target.partition('?')[0]}".encode("latin-1"))
         try:

@@ -508,3 +508,22 @@ def test_a_client_of_a_trusted_proxy_counts_by_its_own_address() -> None:
     direct.ask("GET /", "X-Forwarded-For: 198.51.100.9")
     assert site.requests[-1].address == "203.0.113.5"
     assert site.connect("203.0.113.5").answer().status == 503
+
+
+def test_a_body_counts_for_the_client_behind_a_proxy_before_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(requests=RequestBounds(200_000))
+    refused: list[str] = []
+    monkeypatch.setattr(site.factory.refusal_log, "add", lambda wire, host, *about, **more: refused.append(host))
+    site.factory.turns.proxies.use(["192.0.2.1"])
+    link = site.connect()
+    link.ask("GET /", "X-Forwarded-For: 198.51.100.7")
+    assert link.answer().status == 200
+    link.ask("PUT /", "X-Forwarded-For: 198.51.100.8", "Content-Length: 100000")
+    link.send(b"x" * 50_000)
+    memory = site.factory.memory
+    assert [memory.of(host) >= 50_000 for host in ("198.51.100.7", "198.51.100.8")] == [False, True]
+    link.send(b"x" * 50_000)
+    assert link.answer().status == 200
+    link.ask("PUT /", "X-Forwarded-For: 198.51.100.9", "Content-Length: 300000")
+    assert link.answer().status == 413
+    assert refused == ["198.51.100.9"]

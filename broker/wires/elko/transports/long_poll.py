@@ -385,7 +385,6 @@ class LongPollFactory(Listener, Factory):
 
     def serve(self, request: LongPollRequest) -> None:
         """Route a request: refuse it, answer it, or pass it to its session."""
-        request.channel.identify(request)
         origin, site = request.fields.get("origin"), request.fields.get("sec-fetch-site")
         asked = wire.request(request.target, self._root)
         if not self.origins.allow(origin, site):
