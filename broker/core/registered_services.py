@@ -16,8 +16,9 @@ Rules:
 - They answer finds that neither wait nor monitor, after the live services of that name and protocol.
 - They are marked (`Service.restored`), and are in no listing, wait, monitor or watch.
 - A restored service is removed as soon as a live provider on the same wire *replaces* it: with a service of the same
-  name and protocol at the same host:port, or, at an endpoint that is not remembered, with a label that exactly one
-  remembered provider on that wire has. A label that several share identifies none of them, nor does the wire's name.
+  name and protocol at the same host:port, or, at an endpoint that is not remembered, with a service of the same name
+  and the entry of the same owner, or else with a label that exactly one remembered provider on that wire has. A label
+  that several share identifies none of them, nor does the wire's name.
 - If a returned provider withdraws services or leaves, its remaining restored services are removed too.
 - The owner of a remembered provider can withdraw it before it returns (`Restored.end`).
 - If several remembered providers of one wire offered the same service at one endpoint, only the newest counts.
@@ -284,8 +285,9 @@ class Restored:
         """Return the remembered provider of that id, with all services of before; None if there is none."""
         return self._providers.get(id)
 
-    def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
-        """A live provider offers these services: remove the restored services that they replace."""
+    def returned(self, live: int, label: str, wire: str, services: Sequence[Service], entry: str = "") -> None:
+        """A live provider offers these services: remove the restored services that they replace. ``entry`` is that of
+        its owner, empty without one."""
         if not self._services:
             return
         replaced: dict[_Place, None] = {}
@@ -296,7 +298,11 @@ class Restored:
                 replaced[place] = None
             else:
                 moved[key] += 1
-        if moved:
+        if moved and entry and (wire, entry) in self._entries:
+            names = {service.name for service in services}
+            own = self._of.get(self._entries[wire, entry], ())
+            replaced |= dict.fromkeys(place for place in own if place[1] in names)
+        elif moved:
             before = self._of.get(self._labelled.get((wire, label), -1), {})
             for place in before:
                 key = place[1:3]

@@ -534,7 +534,7 @@ class Registry:
         changes = self._enter(services)
         member.heard = self._clock.seconds()
         # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
-        self._restored.returned(member.id, member.label, member.wire, services)
+        self._restored.returned(member.id, member.label, member.wire, services, member.owner.entry)
         self._notify(changes)
 
     def _enter(self, services: Sequence[Service]) -> list[Change]:

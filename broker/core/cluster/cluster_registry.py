@@ -670,7 +670,7 @@ class ClusterRegistry(Registry):
         for service in step.offered:
             member = self._members.get(service.provider)
             if member is not None:
-                self._restored.returned(member.id, member.label, member.wire, (service,))
+                self._restored.returned(member.id, member.label, member.wire, (service,), member.owner.entry)
         self._queue(sorted(step.changes, key=lambda each: each.revision))
         for entry in {id(each): each for each in step.loads}.values():
             if entry.id not in self._members:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
+from broker.core.model import Auth, Check, CheckState, Owner, Policy, Provider, Rights, Service
 from broker.rest.messages import Request, Response
 from tests.net.http.http_peers import Site
 from tests.recording.farm import GRACE
@@ -93,6 +93,19 @@ def test_restored_services_follow_those_that_are_offered_again() -> None:
     assert http.find("bank") == ["h:3", "h:4", "h:1", "h:2"]
     offer(http, "bank", "h:2", protocol="http")
     assert http.find("bank") == ["h:3", "h:4", "h:2", "h:1"]
+
+
+def test_an_instance_that_returns_at_another_address_replaces_its_restored_service() -> None:
+    providers = [
+        Provider(id, "tellers", "http", "a", 0.0, 0.0, (Service("bank", f"h:{id}", id),), owner=Owner("", f"bank/{id}"))
+        for id in (7, 8)
+    ]
+    http = HttpFarm(ElkoFarm(restored=providers))
+    assert http.find("bank") == ["h:7", "h:8"]
+    assert http.put("bank", "7", "h:70", label="tellers").status == 201
+    assert http.find("bank") == ["h:70", "h:8"]
+    assert http.put("bank", "8", "h:80", label="other", protocol="http").status == 201
+    assert http.find("bank") == ["h:70", "h:80"]
 
 
 def test_a_failing_service_is_shown_with_its_reason_and_comes_last(http: HttpFarm) -> None:
