@@ -36,8 +36,8 @@ PROVIDER_COLUMNS = (
     Column("services", "Services that it offers", "services"),
     Column("failing", "Services of it whose health check fails; absent if there are none", "services"),
     Column("doubtful", "Services of it that have missed a sign of life; absent if there are none", "services"),
-    Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
-    Column("age", "Time since its registration", "seconds"),
+    Column("heard", "Time since its last heartbeat, load report or registration; absent at other brokers", "seconds"),
+    Column("age", "Time since its registration; absent at other brokers", "seconds"),
 )
 
 SERVICE_COLUMNS = (
@@ -139,8 +139,8 @@ def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider, h
         "services": len(provider.services),
         **({"failing": failing} if failing else {}),
         **({"doubtful": doubtful} if doubtful else {}),
-        "heard": round(now - provider.heard, 1),
-        "age": round(now - provider.since, 1),
+        # Another broker is not told when its holder hears from a provider.
+        **({} if provider.broker else {"heard": round(now - provider.heard, 1), "age": round(now - provider.since, 1)}),
         **_holder(provider, here),
     }
 

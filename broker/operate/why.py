@@ -41,9 +41,9 @@ class Entry:
     """One entry of a name, with sentences: ``alive_by``, what keeps it; ``ends``, when it would end.
 
     ``left`` are the seconds until its lease at this broker ends without a further sign of life, null without a lease.
-    ``since`` is the time of the provider's registration, null for an entry from before a restart, which ``restored``
-    marks. ``check`` is the result of the health checks. ``broker`` is the broker of a cluster at which the provider is
-    registered, empty without a cluster.
+    ``since`` is the time of the provider's registration, null for one at another broker, as ``heard`` is, and for an
+    entry from before a restart, which ``restored`` marks. ``check`` is the result of the health checks. ``broker`` is
+    the broker of a cluster at which the provider is registered, empty without a cluster.
     """
 
     service: str
@@ -112,13 +112,14 @@ class Explainer:
     def explain(self, service: Service, provider: Provider | None) -> Entry:
         """Return the explanation of one entry. ``provider`` is None if it has left."""
         gone = service.restored or provider is None
-        heard = None if gone or provider is None else round(self._clock.seconds() - provider.heard, 1)
+        own = None if gone or provider is None or provider.broker else provider
+        heard = None if own is None else round(self._clock.seconds() - own.heard, 1)
         left = None if gone or provider is None or service.interval is None else self._left(provider)
         alive_by, ends = self._reasons(service, provider, heard, left)
         known = self._registry.remembered_provider(service.provider) if provider is None else provider
         since = None
-        if not gone and provider is not None and provider.since:
-            since = moment(wall(self._clock) - self._clock.seconds() + provider.since)
+        if own is not None and own.since:
+            since = moment(wall(self._clock) - self._clock.seconds() + own.since)
         return Entry(
             service=service.name,
             protocol=service.protocol,

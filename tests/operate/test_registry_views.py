@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 
 import pytest
+from twisted.internet.task import Clock
 
+from broker.core.cluster.cluster_interfaces import Registration, key_of
+from broker.core.cluster.cluster_registry import ClusterRegistry
+from broker.core.load_history import LoadHistory
+from broker.core.model import NOBODY, Provider, Service
+from broker.core.registered_services import Restored
+from broker.core.turns import Turns
+from broker.operate import why
 from broker.operate.broker_tables import registry_views
+from tests.operate.calls import Site
 from tests.operate.test_console import Operator, enter
 from tests.wires.contexts import page
 from tests.wires.recording import ElkoFarm, desc
@@ -64,6 +74,23 @@ def test_services_are_shown_without_their_secrets(farm: ElkoFarm, operator: Oper
         ("mint", False, "old"),
     ]
     assert [each["service"] for each in json.loads(operator.type("broker services m*"))] == ["mint"]
+
+
+def test_the_age_of_a_provider_of_another_broker_is_not_known() -> None:
+    clock = Clock()
+    registry = ClusterRegistry(clock, count(1).__next__, Restored((), 0.0, clock, lambda ids: None))
+    other, service = Provider(1_000, "p", "elko", "", 0.0, 0.0, (), broker="b"), Service("bank", "h:1", 1_000)
+    registry.mirror([Registration(key_of("elko", service, NOBODY), other, service, 1)])
+    registry.join("own", "elko", "")
+    clock.advance(60)
+    own, mirrored = page(registry_views(registry, clock, "a"), "broker providers")
+    assert (own["heard"], own["age"]) == (60.0, 60.0)
+    assert mirrored["broker"] == "b"
+    assert "heard" not in mirrored
+    assert "age" not in mirrored
+    site = Site(why.endpoints(registry, clock, LoadHistory(registry, clock, Turns(clock)), lambda provider: None, "a"))
+    [entry] = site.get("/v1/why/bank")["entries"]
+    assert (entry["broker"], entry["heard"], entry["since"]) == ("b", None, None)
 
 
 def test_the_holder_is_shown_in_a_cluster_only(farm: ElkoFarm) -> None:
