@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -125,6 +126,15 @@ def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs) -> None:
         assert names(page) == ["Needle-In-Hay"]
         page.keyboard.press("Escape")
         expect(row(page, "other")).to_have_count(1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("typed", ["[2001:DB8::7]:51", "[2001:db8:", "2001:db8::7]", "[[]2001:*"])
+def test_a_search_finds_an_ipv6_address(farm: Farm, tabs: Tabs, typed: str) -> None:
+    with farm.bank("[2001:db8::7]:5123"), farm.bank("[2001:db8::8]:5123"), farm.bank("2"):
+        page = tabs(farm.url(f"providers?q={quote(typed)}"))
+        expect(row(page, "[2001:db8::7]:5123")).to_have_count(1)
+        expect(row(page, "elko")).to_have_count(1 if "7" in typed else 2)
 
 
 def test_details_tell_why_a_service_is_here(farm: Farm, tabs: Tabs) -> None:
