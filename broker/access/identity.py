@@ -67,6 +67,13 @@ def plain(host: str) -> str:
     return str(address_of(host)) if host[:2] == "::" and "." in host else host
 
 
+def with_port(host: str, port: int) -> str:
+    """Return the address of a peer with its port, if it has one."""
+    if not port:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_address(text: str) -> bool:
     """Return True for an IPv4 or IPv6 address, without port and brackets."""
     try:

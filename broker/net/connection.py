@@ -29,6 +29,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.access.identity import with_port
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import SHORT, Share
 from broker.core.rates import Bucket
@@ -333,9 +334,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     @property
     def address(self) -> str:
         """The address of the peer, with its port if it has one."""
-        if not self.port:
-            return self.host
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return with_port(self.host, self.port)
 
     @property
     def certificate(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import msgspec
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.access.identity import plain
+from broker.access.identity import address_of, is_address, plain, with_port
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.operator_interfaces import Trace
 from broker.core.rates import Bucket
@@ -88,6 +88,7 @@ class Traces:
 
     def trace(self, address: str, seconds: float) -> Trace:
         """Log the messages from and to the peers at an address; see `broker.app.operations.Operations.trace`."""
+        address = _canonical(address)
         if not address or len(address) > MAX_ADDRESS or not address.isprintable() or " " in address:
             raise Refusal(Reason.PARAMETER, "an address is a host, or host:port")
         if not 0 < seconds <= MAX_SECONDS:
@@ -109,6 +110,7 @@ class Traces:
 
     def untrace(self, address: str) -> bool:
         """End a trace. Returns False if there is none."""
+        address = _canonical(address)
         running = self._running.pop(address, None)
         if running is None:
             return False
@@ -165,7 +167,7 @@ class Traces:
             self._line(running, connection.factory.wire, connection.address, direction, item, about)
 
     def _datagram(self, name: str, direction: Direction, data: bytes, peer: tuple[Any, ...]) -> None:
-        address = f"{peer[0]}:{peer[1]}"
+        address = with_port(plain(peer[0]), peer[1])
         running = self._of(peer[0], address)
         if running is not None:
             self._line(running, name, address, direction, data, {})
@@ -193,6 +195,14 @@ class Traces:
             text=text_of(item),
             **about,
         )
+
+
+def _canonical(address: str) -> str:
+    """Return an address, with or without a port, as those of connections are written; any other text unchanged."""
+    host, bracket, port = address.removeprefix("[").partition("]")
+    if not is_address(host) or (bracket and not address.startswith("[")):
+        return address
+    return f"[{address_of(host)}]{port}" if port and ":" in host else f"{address_of(host)}{port}"
 
 
 def text_of(item: Any) -> str:

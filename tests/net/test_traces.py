@@ -160,6 +160,21 @@ def test_datagrams_are_traced_by_their_address(net: Net) -> None:
     assert received == [b"beat", b"other", b"late"]
 
 
+@pytest.mark.parametrize("address", ["2001:DB8::7", "[2001:db8::7]", "[2001:0db8::7]:5", "[2001:db8::7]:5"])
+def test_an_ipv6_address_is_that_of_the_connection_in_any_spelling(net: Net, address: str) -> None:
+    line = net.connect("2001:db8::7", 5)
+    net.udp._receive = lambda data, source: None
+    net.traces.trace(address, 60)
+    line.dataReceived(b"a\n")
+    net.udp._take(b"beat", ("2001:db8::7", 5))
+    assert net.traced() == [
+        "trace in elko [2001:db8::7]:5: a",
+        "trace out elko [2001:db8::7]:5: echo a",
+        "trace in dbp [2001:db8::7]:5: beat",
+    ]
+    assert net.traces.untrace(address)
+
+
 @pytest.mark.parametrize("address", ["", "a b", "x" * 301, "a\n"])
 def test_an_address_that_is_none_is_refused(net: Net, address: str) -> None:
     with pytest.raises(Refusal) as refused:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 from twisted.internet.defer import Deferred
 
-from broker.access.identity import network_of
+from broker.access.identity import network_of, with_port
 from broker.core.errors import Reason, Refusal
 from broker.core.place_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory
@@ -52,7 +52,7 @@ class Channel(HttpChannel):
 
     def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
         self.factory = factory
-        self.address = f"{host}:{port}" if port else host
+        self.address = with_port(host, port)
         self.local = local
         self.turned_away = turned_away
         self.certificate: tuple[str, ...] | None = None

@@ -495,6 +495,10 @@ def test_many_requests_at_once_wait_for_the_rounds() -> None:
     assert len(site.requests) == 3, "one that stops is ordinary again"
 
 
+def test_the_address_of_a_connection_has_the_brackets_of_ipv6() -> None:
+    assert Site().connect("2001:db8::7").protocol.address == "[2001:db8::7]:4000"
+
+
 def test_a_client_of_a_trusted_proxy_counts_by_its_own_address() -> None:
     site = Site(lambda request: Deferred(), ConnectionLimits(connections_per_address=1), waiting_per_address=1)
     site.factory.turns.proxies.use(["192.0.2.1"])
