@@ -8,7 +8,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     credentials   401 for wrong ones; 429 while guesses of a password are refused
     rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
-    drain         503 for registrations and finds while the broker drains
+    drain         503 for registrations, renewals and finds while the broker drains
     parameters    400; 415 for a body that is no JSON
     handler       its own `Problem`, or the `Refusal` of the core; 500 for a defect, which is logged
 
@@ -42,7 +42,7 @@ LISTENER = "http"
 DRAINING = "the broker is draining: use another one"
 
 CLIENTS = ("offer", "find")
-"""The operations of clients: a drain refuses them, and leaves those of operators."""
+"""The operations of clients: a drain refuses them, and leaves those of operators and withdrawals."""
 
 
 @attrs.define(eq=False)
@@ -78,7 +78,7 @@ class Dispatch:
         """Refuse the operations of clients, and end their answers that wait."""
         self.draining = True
         for each in list(self._present):
-            if each.endpoint.operation in CLIENTS:
+            if _ends_with_a_drain(each.endpoint):
                 each.end(_draining())
 
     def answer(self, request: Request) -> Answer:
@@ -145,7 +145,7 @@ class Dispatch:
             if operation is not None:
                 if not _permitted(grants, endpoint, path):
                     raise self._not_allowed(principal, operation, path)
-                if self.draining and operation in CLIENTS:
+                if self.draining and _ends_with_a_drain(endpoint):
                     raise _draining()
             query = convert_query(endpoint.query, request.query) if request.query else without_any(endpoint.query)
             if request.body or endpoint.body is not None:
@@ -297,6 +297,11 @@ class _Answered(Exception):
 def _present_in(request: Request, principal: Principal) -> Principal:
     """Return the user as the audit log names it in this request."""
     return attrs.evolve(principal, address=request.address, request_id=request.id)
+
+
+def _ends_with_a_drain(endpoint: Endpoint) -> bool:
+    """Return True if a drain refuses the calls of an endpoint. A client that ends may withdraw what it has offered."""
+    return endpoint.operation in CLIENTS and endpoint.method != "DELETE"
 
 
 def _draining() -> Problem:

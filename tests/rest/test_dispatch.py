@@ -369,6 +369,7 @@ def test_a_problem_and_an_act_have_the_id_of_the_request(guarded: HttpFarm, desk
 
 def test_a_drain_refuses_clients_and_serves_operators(http: HttpFarm) -> None:
     http.put("bank", "a", ttl=2)
+    http.put("bank", "ending")
     waiting = http.ask("GET", "/v1/services/post", query={"wait": "10"})
     http.dispatch.drain()
     assert waiting.status == 503
@@ -376,6 +377,7 @@ def test_a_drain_refuses_clients_and_serves_operators(http: HttpFarm) -> None:
     assert http.renew("bank", "a").json["code"] == "draining"
     assert http.ask("GET", "/v1/services/bank").status == 503
     assert http.ask("GET", "/view").status == 200
+    assert http.delete("bank", "ending").status == 204
     http.wait(2.5)
     assert len(http.instances) == 0
     http.dispatch.draining = False

@@ -151,7 +151,8 @@ class OpenHttp(PlainWire):
         return [self.factory]
 
     def drain(self) -> None:
-        """Refuse registrations, renewals and finds by 503, and end those that wait. The API stays open to operators."""
+        """Refuse registrations, renewals and finds by 503, and end those that wait. The API stays open to operators,
+        and to withdrawals."""
         self.dispatch.drain()
 
     def undrain(self) -> None:
