@@ -124,6 +124,16 @@ def test_a_failing_service_is_shown_with_its_reason_and_comes_last(http: HttpFar
     }
 
 
+def test_the_state_of_a_check_is_since_a_time_of_day(http: HttpFarm) -> None:
+    offer(http, "bank", "h:1")
+    [bank] = http.farm.registry.services("bank")
+    http.farm.registry.set_check(bank, Check(CheckState.FAILING, "no answer within 2 s", http.clock.seconds()))
+    clock: Any = http.clock
+    clock.wall = lambda: clock.seconds() + 3_600  # the system clock was set since the start
+    [found] = http.ask("GET", "/v1/services/bank").json["services"]
+    assert found["check"]["since"] == "1970-01-01T01:00:00+00:00"
+
+
 def test_a_secret_is_for_this_machine_and_users(http: HttpFarm) -> None:
     offer(http, "bank", "h:1", auth=Auth("password", "hunter2"))
     [remote] = http.ask("GET", "/v1/services/bank").json["services"]

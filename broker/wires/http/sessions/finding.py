@@ -37,6 +37,7 @@ from broker.rest.dispatch import LISTENER
 from broker.rest.http_endpoint import Answer, Call, Endpoint
 from broker.rest.messages import Response
 from broker.rest.problem import Problem
+from broker.wall_clock import wall
 
 MAX_WAIT = 300.0
 """Seconds of the longest wait: proxies close quieter connections."""
@@ -221,8 +222,10 @@ class FindingEndpoints:
             services = self._registry.by_check(services)
         secrets = any(map(_AUTH, services))
         trusted = secrets and sees_secrets(self._access, call.principal, call.request.local)
+        # States of checks have the time of the clock, which a step of the time of day does not move.
+        step = wall(self._clock) - self._clock.seconds()
         rows = [
-            _row(service, loads[service.provider], self._registry.check_of(service), trusted)
+            _row(service, loads[service.provider], self._registry.check_of(service), trusted, step)
             for service in services[: query.limit]
         ]
         return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))
@@ -256,7 +259,7 @@ class FindingEndpoints:
         )
 
 
-def _row(service: Service, load: float | None, check: Check | None, trusted: bool) -> dict[str, object]:
+def _row(service: Service, load: float | None, check: Check | None, trusted: bool, step: float) -> dict[str, object]:
     row: dict[str, object] = {
         "hostport": service.hostport,
         "protocol": service.protocol,
@@ -267,7 +270,7 @@ def _row(service: Service, load: float | None, check: Check | None, trusted: boo
     }
     row |= service.descriptions
     if check is not None:
-        since = datetime.fromtimestamp(check.since, UTC).isoformat(timespec="seconds")
+        since = datetime.fromtimestamp(check.since + step, UTC).isoformat(timespec="seconds")
         row["check"] = {"state": check.state, "reason": check.reason, "since": since}
     if service.info is not None:
         row["info"] = msgspec.Raw(service.info.encode())
