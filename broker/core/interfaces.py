@@ -225,7 +225,7 @@ class IRegistry(Interface):
 
     def rates_of(provider: int) -> tuple[float, float] | None:
         """Return the requests and the errors a second between the last two reports of a provider that had them; None
-        before."""
+        before, and for a provider of another broker, of which reports may be left out."""
 
     def holder(provider: int) -> str | None:
         """Return the name of the member of the cluster that holds a provider, empty for this broker itself; None if the

@@ -31,7 +31,7 @@ COLUMNS = (
     Column("load", "Sum of the loads that its providers reported last"),
     Column("lowest", "Lowest of these loads"),
     Column("highest", "Highest of these loads"),
-    Column("requests", "Requests a second by the last reports of its providers; absent if none reports them"),
+    Column("requests", "Requests a second by the last reports of its providers at this broker; absent without any"),
     Column("errors", "Requests a second of these that failed"),
     Column("verdict", "State of the service in the capacity plan; absent without one"),
 )
