@@ -87,7 +87,7 @@ class EventSources:
         """Names without services, with the time at which they left, and the reason."""
         self._gone = GoneNames(MAX_GONE)
         self._failing: dict[tuple[int, str, str], str] = {}
-        """The state of services that fail or are doubtful, as it was reported."""
+        """The state of services that were reported as failing or doubtful, and not as passing since."""
         self._closed: dict[str, str] = {}
         self._watch: IWait | None = None
         self._settling: IDelayedCall | None = None
@@ -166,6 +166,9 @@ class EventSources:
             # A service that no rule checks is untested again at the end of a doubt.
             del self._failing[key]
             self._notifications.event("service-passing", service.name, _about(service))
+        elif before is not None:
+            # A reload has replaced its rule: the next outcome is news, whether it fails again or passes.
+            self._failing[key] = state
 
     def _leave(self, name: str, why: str) -> None:
         self._leaving[name] = (self._clock.seconds(), why)

@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from broker.app.event_sources import EVERY, EventSources, report_plan
 from broker.core.interfaces import INotifications
-from broker.core.model import EVENTS, NOBODY, Listening, NotReady, Owner, Provider, Rights, Service
+from broker.core.model import EVENTS, NOBODY, Check, CheckState, Listening, NotReady, Owner, Provider, Rights, Service
 from broker.core.plan import PlanFile
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
@@ -180,6 +180,23 @@ def test_a_new_service_is_no_event() -> None:
     farm = Farm()
     farm.offer("bank")
     assert farm.advance(2 * SETTLE) == []
+
+
+def test_a_service_that_fails_by_a_new_rule_is_reported_again() -> None:
+    farm = Farm()
+    farm.offer("bank")
+    [bank] = farm.registry.services("bank")
+
+    def states(*states: CheckState | None) -> list[str]:
+        for state in states:
+            farm.registry.set_check(bank, None if state is None else Check(state, "no answer", 0.0))
+        return [kind for kind, _, _ in farm.advance(0)]
+
+    assert states(CheckState.FAILING) == ["service-failing"]
+    assert states(None, CheckState.UNTESTED) == []
+    assert states(CheckState.FAILING) == ["service-failing"]
+    assert states(None, CheckState.UNTESTED, CheckState.PASSING) == ["service-passing"]
+    assert states(None, CheckState.UNTESTED, CheckState.PASSING) == []
 
 
 def test_listeners_are_reported_when_their_state_changes() -> None:
