@@ -90,6 +90,26 @@ def test_an_instance_that_moved_and_was_withdrawn_does_not_come_back(label: str)
     assert pair.found() == [[], []]
 
 
+def test_an_instance_is_withdrawn_where_it_is() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1")
+    assert pair.found() == [["h:1"], ["h:1"]]
+    for address, reason, said in (
+        (HOME, Reason.ELSEWHERE, "is at the broker 'a'"),
+        ("192.0.2.99", Reason.NAME_TAKEN, ""),
+    ):
+        with pytest.raises(Refusal) as refused:
+            pair.b.withdraw("bank", "one", Principal(address=address))
+        assert refused.value.reason is reason
+        assert said in refused.value.text
+    assert pair.found() == [["h:1"], ["h:1"]]
+    pair.a.withdraw("bank", "one", Principal(address=HOME))
+    assert pair.found() == [[], []]
+    with pytest.raises(Refusal) as refused:
+        pair.b.withdraw("bank", "one", Principal(address=HOME))
+    assert refused.value.reason is Reason.NO_SUCH_SERVICE
+
+
 def test_other_instances_stay() -> None:
     pair = Pair()
     put(pair.a, "one", "h:1")

@@ -34,7 +34,7 @@ import attrs
 
 from broker.access.identity import owner_of
 from broker.access.principal import Access, Principal
-from broker.core.errors import Reason, Refusal, at_limit
+from broker.core.errors import Elsewhere, Reason, Refusal, at_limit
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
 from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
@@ -173,8 +173,9 @@ class Instances:
         claim = _claim(name, instance, principal, token)
         known = self._known(name, instance)
         if known is None:
-            for owner in (self._registry.remembered_owner(WIRE, claim.entry), *self._elsewhere(name, claim.entry)):
-                _check_owner(owner, claim)
+            _check_owner(self._registry.remembered_owner(WIRE, claim.entry), claim)
+            for holder in self._holders_elsewhere(name, claim.entry):
+                _check_owner(holder.owner, claim)
             if not _TOKEN.fullmatch(token):
                 token = secrets.token_urlsafe(TOKEN)
             return self._register(name, instance, principal, offer, token), True
@@ -208,13 +209,18 @@ class Instances:
         self._registry.load(instance.provider, checked_load(load), details)
 
     def withdraw(self, name: str, instance: str, principal: Principal, token: str = "") -> None:
-        """End an instance, also a restored one. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""
+        """End an instance, also a restored one. Raises `Refusal` NO_SUCH_SERVICE if it is unknown, ELSEWHERE if it is
+        at another broker."""
         if self._known(name, instance) is None:
             claim = _claim(name, instance, principal, token)
             _check_owner(self._registry.remembered_owner(WIRE, claim.entry), claim)
             if self._registry.end_remembered(WIRE, claim.entry):
                 self.counts["withdrawn"] += 1
                 return
+            for holder in self._holders_elsewhere(name, claim.entry):
+                _check_owner(holder.owner, claim)
+                text = f"the instance {instance!r} of {name!r} is at the broker {holder.broker!r}: withdraw it there"
+                raise Elsewhere(text, holder.broker, "")
         self._end(self._own(name, instance, principal, token), "withdrawn")
 
     def review(self, access: Access, listener: str) -> None:
@@ -271,14 +277,14 @@ class Instances:
             if holder.owner.admits(each.owner) and each is not self._replacing:
                 self._end(each, "moved")
 
-    def _elsewhere(self, name: str, entry: str) -> Iterator[Owner]:
-        """Return the owners of an instance at other brokers."""
+    def _holders_elsewhere(self, name: str, entry: str) -> Iterator[Provider]:
+        """Yield the providers of an instance at other brokers."""
         if self.watch is None:
             return
         for service in self._registry.services(name):
             holder = self._holder_elsewhere(service)
             if holder is not None and _entry(holder) in (entry, unquote(entry)):
-                yield holder.owner
+                yield holder
 
     def _holder_elsewhere(self, service: Service) -> Provider | None:
         """Return the provider of a service if it is an instance at another broker."""

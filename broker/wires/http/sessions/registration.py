@@ -150,7 +150,11 @@ class RegistrationEndpoints:
             writes=True,
             tag="services",
             status=204,
-            statuses={404: "the instance is unknown, or has expired", 409: "the instance has another owner"},
+            statuses={
+                404: "the instance is unknown, or has expired",
+                409: "the instance has another owner",
+                421: "the instance is at another broker",
+            },
         )
 
     def endpoints(self) -> Sequence[Endpoint]:
