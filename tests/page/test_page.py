@@ -57,6 +57,22 @@ def test_a_service_that_was_put_by_http_is_shown_too(farm: Farm, tabs: Tabs) -> 
 
 
 @pytest.mark.long
+def test_a_service_that_is_offered_anew_is_never_shown_as_gone(farm: Farm, tabs: Tabs) -> None:
+    farm.put("renamed", "10.1.2.5:80", label="before")
+    page = tabs(farm.url("services"))
+    expect(row(page, "renamed")).to_contain_text("before")
+    expect(page.locator("#connection")).to_have_text("Live")
+    seen = "new MutationObserver(() => { if (document.querySelector('tr.gone')) document.title = 'gone'; })"
+    page.evaluate(f"{seen}.observe(document.querySelector('tbody'), {{attributes: true, subtree: true}})")
+    farm.put("renamed", "10.1.2.5:80", label="after")
+    expect(row(page, "renamed")).to_contain_text("after")
+    assert "gone" not in page.title()
+    farm.call("DELETE", "/v1/services/renamed/1")
+    expect(row(page, "renamed")).to_have_count(0)
+    assert page.title() == "gone"
+
+
+@pytest.mark.long
 def test_the_first_screen_has_the_farm_at_a_glance(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url())
     expect(page.get_by_role("heading", level=1)).not_to_have_text("Looking at the farm…")

@@ -160,10 +160,11 @@ export class ListScreen {
   /** Mark rows that have gone or changed, long before they are loaded again. */
   #mend(changes) {
     this.table.patch((row) => {
-      const found = changes.find((change) => change.provider === row.provider && concerns(change, row));
+      // The last one counts: of a service that is offered anew, the end comes before.
+      const found = changes.findLast((change) => change.provider === row.provider && concerns(change, row));
       if (found === undefined) return false;
       if (found.kind === "checked") row.check = found.why;
-      else row.gone = true;
+      else row.gone = found.kind !== "offered";
       return true;
     });
   }
@@ -254,10 +255,10 @@ function planText({ age, problem }) {
   return [age === null ? "" : `Made ${ago(age)}.`, problem ? shown(problem) : ""].join(" ").trim();
 }
 
-/** Return true if a row has gone or changed by a change of its provider. */
+/** Return true if a row has gone, come or changed by a change of its provider. */
 function concerns({ kind, service, protocol, hostport }, row) {
   if (kind === "left") return true;
-  if (kind !== "withdrawn" && kind !== "checked") return false;
+  if (kind !== "withdrawn" && kind !== "checked" && kind !== "offered") return false;
   return service === row.service && protocol === row.protocol && hostport === row.hostport;
 }
 
