@@ -9,7 +9,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
     drain         503 for registrations, renewals and finds while the broker drains
-    parameters    400; 415 for a body that is no JSON
+    parameters    400; 415 for a body that is no JSON, or compressed
     handler       its own `Problem`, or the `Refusal` of the core; 500 for a defect, which is logged
 
 Credentials are ``Authorization: Bearer TOKEN``, ``Authorization: Basic``, or the client certificate. Cookies are not
@@ -148,6 +148,8 @@ class Dispatch:
                 if self.draining and _ends_with_a_drain(endpoint):
                     raise _draining()
             query = convert_query(endpoint.query, request.query) if request.query else without_any(endpoint.query)
+            if request.body:
+                _check_coding(request)
             if request.body or endpoint.body is not None:
                 body = convert_body(endpoint.body, request.body, request.headers.get("content-type"))
         except Exception as error:
@@ -292,6 +294,14 @@ class _Answered(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
         self.response = response
+
+
+def _check_coding(request: Request) -> None:
+    """Raise `Problem` 415 for a body with a coding: a compressed one may be any number of times as large."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        text = "the body must be plain: Content-Encoding is not supported"
+        raise Problem(415, text, Reason.SYNTAX, [("Accept-Encoding", "identity")])
 
 
 def _present_in(request: Request, principal: Principal) -> Principal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gc
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -362,6 +363,14 @@ def test_a_problem_and_an_act_have_the_id_of_the_request(guarded: HttpFarm, desk
     assert [act.principal.request_id for act in guarded.acts] == ["mine", "yours"]
     assert [call.principal.request_id for call in desk.calls] == ["first", "second", "third"]
     assert guarded.request_ids == ["mine", "yours"]
+
+
+def test_a_compressed_body_is_refused_as_such(http: HttpFarm) -> None:
+    body = b'{"hostport": "h:1"}'
+    refused = http.ask("PUT", "/v1/services/bank/a", gzip.compress(body), content_encoding="gzip")
+    assert (refused.status, refused.headers["Accept-Encoding"]) == (415, "identity")
+    assert "Content-Encoding" in refused.json["detail"]
+    assert http.ask("PUT", "/v1/services/bank/a", body, content_encoding="Identity").status == 201
 
 
 # a drain
