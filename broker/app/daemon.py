@@ -144,7 +144,7 @@ class Daemon(TwistedService):
             lambda: self.core.turns,
         )
         self.draining = Draining(
-            reactor, self.wires.drain, self.wires.undrain, self.wires.remaining, self._describe_to_cluster
+            reactor, self._send_away, self._take_back, self.wires.remaining, self._describe_to_cluster
         )
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
@@ -404,6 +404,16 @@ class Daemon(TwistedService):
         self.readiness.add(self.membership.obstacles)
         self.readiness.add_degrading(self.membership.degradations)
         return self.membership
+
+    def _send_away(self) -> None:
+        """Begin a drain: send the peers of all wires away."""
+        self.checks.silence.draining = True
+        self.wires.drain()
+
+    def _take_back(self) -> None:
+        """End a drain: accept peers again."""
+        self.wires.undrain()
+        self.checks.silence.draining = False
 
     def _describe_to_cluster(self) -> None:
         """Publish the listeners and the drain to the other members."""

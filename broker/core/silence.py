@@ -170,6 +170,9 @@ class Verification:
         settings: SilenceSettings | None = None,
     ) -> None:
         self.settings = SilenceSettings() if settings is None else settings
+        self.draining = False
+        """True while the broker drains: it refuses the signs of life of its peers, so that their silence is its own
+        doing. They end with their leases, except those that are verified already."""
         self._suspects: dict[Silent, _Suspect] = {}
         self.suspects: Collection[Silent] = self._suspects
         self._registry = registry
@@ -205,7 +208,7 @@ class Verification:
         began = entry.heard + slack
         if now >= began + entry.patience:
             return self._spare(entry, now)
-        if entry not in self._suspects and not self._stopped:
+        if entry not in self._suspects and not self._stopped and not self.draining:
             due = began + silent_for(entry, DOUBTFUL)
             if now < due:
                 return due
@@ -291,7 +294,7 @@ class Verification:
         suspect = self._suspects.get(entry)
         if suspect is None or not suspect.verified:
             count = self._leased if suspect is None or not suspect.proved else self._all_leased
-            many = not self._stopped and count.are_many(now, self.settings.share)
+            many = not self._stopped and not self.draining and count.are_many(now, self.settings.share)
             later = self._later(now) if many else None
             if later is not None:
                 return later

@@ -218,6 +218,15 @@ def test_one_that_falls_silent_alone_ends_with_its_lease(wire: Wire) -> None:
     assert places(wire, CheckState.DOUBTFUL) == 0
 
 
+def test_in_a_drain_they_end_with_their_leases_without_a_doubt(wire: Wire, network: Network) -> None:
+    said: list[Change] = []
+    wire.registry.watch(said.append, (Kind.CHECKED,))
+    assert network.made is not None
+    network.made.draining = True
+    pass_leases(wire, 1.4)
+    assert (places(wire), said) == (0, [])
+
+
 def test_fewer_than_the_least_number_end_with_their_leases(network: Network) -> None:
     wire = Http(network)
     for number in range(LEAST - 1):

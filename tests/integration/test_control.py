@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from queue import Queue
 
+from broker.core.silence import LEAST
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import call
 from tests.integration.mc0_clients import clients_of, console
@@ -82,6 +83,17 @@ def test_the_console_serves_operators_who_trace_it_and_others(tmp_path: Path) ->
         assert "trace of 10.0.0.7" in console(daemon, "trace peer 10.0.0.7")
         daemon.wait_for("trace in console .*10.0.0.7")
         assert "Traceback" not in "".join(daemon.log)
+
+
+def test_instances_of_http_expire_in_a_drain_and_are_not_taken_for_silent_ones(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, socket.create_server(("127.0.0.1", 0)) as server:
+        offer = {"hostport": f"127.0.0.1:{server.getsockname()[1]}", "ttl": 1}
+        for number in range(LEAST + 1):
+            assert call(daemon, "PUT", f"/v1/services/bank/{number}", offer)[0] == 201
+        call(daemon, "POST", "/v1/actions/drain", {"deadline": 60})
+        until(lambda: call(daemon, "GET", "/v1/services?pattern=bank")[1]["total"] == 0)
+        assert call(daemon, "GET", "/v1/events?kinds=checked")[1]["events"] == []
+        assert not any("peers are silent" in line for line in daemon.log)
 
 
 def test_a_trace_and_log_levels_change_while_it_runs(tmp_path: Path) -> None:
