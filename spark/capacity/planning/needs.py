@@ -181,7 +181,8 @@ class Needs:
         return int(traffic) + 1 if traffic else 0
 
     def _traffic(self, erlangs: float, load: float) -> float:
-        return min(MOST_ERLANGS, erlangs * max(0.0, load) / self.mean) if self.mean else erlangs
+        # Of no traffic an infinite load makes none either: their product would be NaN.
+        return min(MOST_ERLANGS, erlangs * max(0.0, load) / self.mean) if self.mean and erlangs else erlangs
 
 
 def service_needs(

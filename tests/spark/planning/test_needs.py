@@ -52,6 +52,12 @@ def test_a_load_beyond_any_farm_has_a_need_that_the_tables_and_the_broker_can_ho
     assert (row["need_now"], row["need_horizon"], row["state"]) == (MAX_PROVIDERS, MAX_PROVIDERS, "overloaded")
 
 
+@pytest.mark.parametrize("load", [0.0, 1e308, inf])
+def test_a_load_without_requests_in_service_has_no_traffic(load):
+    needs = Needs(None, erlangs=0.0, mean=5.0)
+    assert (needs.busy(load), needs.of(load)) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("policy", "need", "rule"),
     [
