@@ -104,6 +104,6 @@ def _news(found: Found, ledger: pa.Table) -> bool:
         row = rows.get(segment.name)
         if row is None or (row["size"], row["changed"]) != (segment.size, segment.changed):
             return True
-        if row["quarantined"] and row["digest"] != digest(segment.path):
+        if row["quarantined"] and digest(segment.path) not in (row["digest"], None):
             return True
     return False

@@ -147,14 +147,16 @@ class Intake:
         dirty = {date.fromisoformat(day) for day in state.moving}
         ledger = tables.rows(LEDGER)
         new, ledger = self._new(segments, ledger)
-        self.told.segments = len(new)
         if not new and not dirty:
             return
+        self._take(new, tell)
+        # The others were deleted after they were listed.
+        new = [segment for segment in new if segment.name in self._seen]
+        self.told.segments = len(new)
         names = {segment.name for segment in new}
         self._again = set(ledger.loc[ledger["quarantined"] > 0, "segment"]) & names
         left = ledger[~ledger["segment"].isin(names) & ledger["reach"].notna()]
         self._reach = [Reach(row.broker, row.boot, int(row.reach)) for row in left.itertuples()]
-        self._take(new, tell)
         runs = pa.concat_tables(self._runs)
         touched = {*runs["date"].unique().to_pylist(), *dirty}
         # The state of dates that an earlier run did not finish stays valid until they are computed.
@@ -186,7 +188,7 @@ class Intake:
         for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
             if its == known[segment.name].digest:
                 same[segment.name] = segment.changed
-            else:
+            elif its is not None:
                 new.append(segment)
         changed = pd.Series([same.get(row.segment, row.changed) for row in ledger.itertuples()], dtype="Int64")
         if not changed.equals(ledger["changed"]):

@@ -7,6 +7,7 @@ Rules:
   those of its last days (`RECENT`), and those to which something leads back (a segment in quarantine, another journal).
 - The first run of each UTC date by the wall clock lists all dates, for segments that come late: of a broker that was
   away, or of a copy made by hand. The state of a date in a store is the UTC date on which it was last listed.
+- The broker's retention may delete what is listed, at any moment: it is as if it had never been there.
 - States are noted after the segments are, in the ledger: a run that is cut off notes nothing, and the next lists again.
 """
 
@@ -87,10 +88,11 @@ class LocalFolders:
         self._hours = list(self._look(alone))
 
     def _look(self, alone: bool) -> Iterator[Hour]:
-        for folder in self._root.glob("*/*"):
-            if folder.is_dir() and not folder.name.startswith(HIDDEN):
-                name = folder.relative_to(self._root).as_posix()
-                yield Hour(name, name if alone else folder.as_posix(), folder.stat().st_mtime_ns)
+        hours = (hour for day in _entries(self.root) if day.is_dir() for hour in _entries(day.path))
+        for folder in hours:
+            if folder.is_dir() and not folder.name.startswith(HIDDEN) and (status := _status(folder)) is not None:
+                name = Path(folder.path).relative_to(self._root).as_posix()
+                yield Hour(name, name if alone else Path(folder.path).as_posix(), status.st_mtime_ns)
 
     def with_news(self) -> set[str]:
         """Return the dates that may have new segments, by the names of their folders."""
@@ -107,16 +109,31 @@ class LocalFolders:
     def entries(self, hour: str) -> list[Entry]:
         """List an hour, in order of names; hidden names are left out."""
         found = []
-        with os.scandir(self._root / hour) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.name.startswith(HIDDEN):
-                    continue
-                if entry.is_file():
-                    status = entry.stat()
-                    found.append(Entry(entry.name, status.st_size, status.st_ctime_ns, True))
-                else:
-                    found.append(Entry(entry.name, 0, 0, False))
+        for entry in _entries(os.path.join(self.root, hour)):
+            if entry.name.startswith(HIDDEN):
+                continue
+            if not entry.is_file():
+                found.append(Entry(entry.name, 0, 0, False))
+            elif (status := _status(entry)) is not None:
+                found.append(Entry(entry.name, status.st_size, status.st_ctime_ns, True))
         return found
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    """List a folder, in order of names; one that the broker has deleted meanwhile is empty."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Return the status of an entry; None if it has been deleted meanwhile."""
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _day_of(name: str) -> date | None:

@@ -16,6 +16,7 @@ import uuid
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -110,28 +111,32 @@ class Taken:
 def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest: int, run: str) -> Taken:
     """Read segments, given as names and paths, and write their records below a folder; a task of Spark.
 
-    Times are microseconds since 1970; ``run`` is the name of the run.
+    Those that the broker's retention has deleted since they were listed are left out. Times are microseconds since
+    1970; ``run`` is the name of the run.
     """
     seen, runs, files = [], [RUNS.empty_table()], SortedFiles(Path(place))
     aside = Aside(Path(place), run)
     for name, path in segments:
-        with opened(path) as file:
-            packed = Digested(file)
-            rows = read(packed, name, earliest, latest)
-            digest = packed.digest()
-        if rows is not None:
-            runs.append(runs_of(rows))
-            files.add(rows)
-            seen.append(Seen(name, digest, len(rows)))
-        elif damage := damage_of(path):
-            aside.add(name, [0], [damage], [None])
-            seen.append(Seen(name, digest, 0, 1, reach(path)))
-        else:
-            lines = Lines(name, earliest, latest, aside)
-            for rows in lines.read(path):
+        # Each way of reading opens the file before it adds anything of it.
+        with suppress(FileNotFoundError):
+            with opened(path) as file:
+                packed = Digested(file)
+                rows = read(packed, name, earliest, latest)
+                digest = packed.digest()
+            if rows is not None:
                 runs.append(runs_of(rows))
                 files.add(rows)
-            seen.append(Seen(name, digest, lines.good, lines.bad, lines.reach, lines.unknown))
+                seen.append(Seen(name, digest, len(rows)))
+            elif damage := damage_of(path):
+                reached = reach(path)
+                aside.add(name, [0], [damage], [None])
+                seen.append(Seen(name, digest, 0, 1, reached))
+            else:
+                lines = Lines(name, earliest, latest, aside)
+                for rows in lines.read(path):
+                    runs.append(runs_of(rows))
+                    files.add(rows)
+                seen.append(Seen(name, digest, lines.good, lines.bad, lines.reach, lines.unknown))
     files.flush()
     return Taken(tuple(seen), pa.concat_tables(runs), tuple(files.names), aside.close())
 

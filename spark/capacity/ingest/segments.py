@@ -145,10 +145,13 @@ class Digested:
         return self._made.hexdigest()
 
 
-def digest(path: str) -> str:
-    """Return the digest of a file's bytes."""
-    with opened(path) as file:
-        return Digested(file).digest()
+def digest(path: str) -> str | None:
+    """Return the digest of a file's bytes; None if it has been deleted."""
+    try:
+        with opened(path) as file:
+            return Digested(file).digest()
+    except FileNotFoundError:
+        return None
 
 
 @attrs.frozen
@@ -161,7 +164,7 @@ class Reach:
 
 
 def damage_of(path: str) -> str | None:
-    """Return why a segment cannot be decompressed; None if it can."""
+    """Return why a segment cannot be decompressed; None if it can. Raises FileNotFoundError if it has been deleted."""
     try:
         with opened(path) as packed:
             start = packed.read(len(GZIP))
@@ -171,6 +174,8 @@ def damage_of(path: str) -> str | None:
         with opened(path) as packed, gzip.open(packed) as file:
             while file.read(CHUNK):
                 pass
+    except FileNotFoundError:
+        raise
     except EOFError:
         return CUT_OFF
     except (OSError, zlib.error) as error:

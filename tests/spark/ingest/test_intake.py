@@ -4,12 +4,15 @@ import gzip
 from collections.abc import Iterator
 from datetime import UTC, date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pandas import DataFrame
 from pyspark.sql import SparkSession
 
+from spark.capacity.ingest import intake
 from spark.capacity.ingest.intake import ingest
+from spark.capacity.ingest.segments import Found, find_segments
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     LEDGER,
@@ -115,6 +118,28 @@ def test_late_and_repeated_segments_leave_each_record_once_and_fill_the_gap(tabl
     segment(journal, "b-one-4", lines(record(24, "load", load=1.5, coalesced=77)))
     assert ingest(tables, [journal], run="r4", started=STARTED).unknown == {}
     assert losses(tables) == [("one", 17, 20, 4, True), ("one", 23, 23, 1, False)]
+
+
+def test_segments_that_are_deleted_before_they_are_read_are_left_out(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal"
+    bad = segment(journal, "b-one-1", lines(record(1), record(2), "{torn"))
+    ingest(tables, [journal], run="r1", started=STARTED)
+    gone, kept = (segment(journal, f"b-one-{number}", lines(record(number * 2))) for number in (2, 3))
+
+    def find(*arguments: Any) -> Found:
+        found = find_segments(*arguments)
+        assert [one.name for one in found.segments] == [bad, gone, kept]
+        for name in (bad, gone):
+            (journal / "segments" / name).unlink()
+        return found
+
+    monkeypatch.setattr(intake, "find_segments", find)
+    told = ingest(tables, [journal], run="r2", started=STARTED)
+    assert (told.segments, told.records) == (1, 1)
+    assert numbers(tables) == [("one", 1), ("one", 2), ("one", 6)]
+    assert sorted(row["segment"] for row in tables.read(LEDGER).collect()) == [bad, kept]
 
 
 def test_the_journals_of_a_farm_are_read_as_one(tables: Tables, tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Segments as files: which there are, and whether one can be read at all."""
 
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from spark.capacity.ingest.journal_folders import JournalError
+from spark.capacity.ingest.journal_folders import JournalError, folders_of
 from spark.capacity.ingest.segments import Found, Segment, batches, damage_of, find_segments
 from tests.spark.journal import TODAY, lines, record, segment
 
@@ -25,6 +29,26 @@ def test_only_folders_with_another_state_or_a_doubt_are_listed(tmp_path: Path) -
     assert [one.name for one in find_segments([tmp_path], TODAY, found.folders, places[1:]).segments] == [second]
     third = segment(tmp_path, "b-one-3", lines(record(3)))
     assert [one.name for one in find_segments([tmp_path], TODAY, found.folders).segments] == [first, third]
+
+
+def test_what_is_deleted_while_it_is_listed_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, kept = (segment(tmp_path, f"b-one-{number}", lines(record(number))) for number in (1, 2))
+    other = segment(tmp_path, "b-one-3", lines(record(3)), day="2026-03-01")
+    folder = tmp_path / "segments"
+    scandir = os.scandir
+
+    def scan(path: Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        found = list(scandir(path))
+        # As the broker's retention does it.
+        (folder / gone).unlink(missing_ok=True)
+        shutil.rmtree((folder / other).parent, ignore_errors=True)
+        return nullcontext(iter(found))
+
+    opened = folders_of(tmp_path, {}, TODAY, alone=True)
+    monkeypatch.setattr(os, "scandir", scan)
+    names = {hour.name: opened.entries(hour.name) for hour in opened.hours(())}
+    assert {f"{hour}/{entry.name}" for hour, entries in names.items() for entry in entries} - {other} == {kept}
+    assert find_segments([tmp_path], TODAY).segments[0].name == kept
 
 
 def test_the_journals_of_several_brokers_are_one_with_each_segment_once(tmp_path: Path) -> None:
