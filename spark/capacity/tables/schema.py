@@ -48,8 +48,14 @@ class Table:
 MEMBERS = """v ts broker boot seq event wire service provider label endpoint protocol interval_ms hb_seq load full_load
     in_flight requests errors latency_ms rtt_ms sent_ts dropped coalesced why"""
 
+UNUSED = {"zone": "string"}
+"""Members that records may have, and of which no table tells, with their types."""
+
 RECORD = StructType(
-    [field(name, "long" if name in ("ts", "sent_ts", "in_flight") else None) for name in MEMBERS.split()]
+    [
+        *(field(name, "long" if name in ("ts", "sent_ts", "in_flight") else None) for name in MEMBERS.split()),
+        *(field(name, kind) for name, kind in UNUSED.items()),
+    ]
 )
 """A record as it is in a segment: times are microseconds since 1970.
 

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from broker.core.model import MAX_COUNT, LoadDetails
-from broker.export.journal_records import Record, common, encode, with_details
+from broker.export.journal_records import Record, common, encode, with_details, with_zone
 from spark.capacity.ingest import record_reader
 from spark.capacity.ingest.record_reader import (
     EARLIEST,
@@ -216,6 +216,14 @@ def test_records_of_the_broker_are_whole_in_both_versions() -> None:
         (0.5, 2.0, None, None, None, None),
         (0.5, 2.0, 120, 2, 3, 41.5),
     ]
+
+
+def test_the_zone_of_a_service_is_a_known_member(tmp_path: Path) -> None:
+    register = with_zone(Record(micros(START), "register", "elko", "bank", 3, endpoint="h:1"), "north")
+    text = encode(register, common("b", "one"), 1)
+    assert len(read_text(text)) == 1
+    told, _, aside = taken(tmp_path, {"b-one-1": text + b"{torn\n"})
+    assert ([seen.unknown for seen in told.seen], aside) == ([{}], {"b-one-1": [2]})
 
 
 def test_the_most_that_a_provider_may_report_is_read() -> None:
