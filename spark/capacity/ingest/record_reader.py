@@ -6,6 +6,7 @@ Rules:
   written, so that no record passes between Python and Java. Nothing of it is written before its last piece.
 - Of another segment a piece that does not parse is halved, until it does or is one line. Empty lines are passed over,
   and not counted in the numbers of lines. What cannot be decompressed is put aside as a whole.
+- A line that is longer than any record is put aside by its beginning: a worker holds no line of any length.
 - The segments of one task share the files that it writes (`sorted_files`).
 - A task may be interrupted, or run twice: only the files that its answer names count.
 """
@@ -72,6 +73,8 @@ NESTED = "(members nested too deeply)"
 """Name under which the unknown members of a record count if one has more levels than Python's recursion limit."""
 
 UNREADABLE = "no JSON object, or a member of a wrong type"
+
+TOO_LONG = f"a line of more than {LINE_LIMIT >> 20} MiB"
 
 READ = pyarrow.json.ReadOptions(use_threads=False, block_size=LINE_LIMIT)
 """Spark gives each core a task of its own."""
@@ -253,6 +256,20 @@ class Aside:
         return str(self._path)
 
 
+def _texts(lines: Iterable[bytes]) -> list[bytes]:
+    """Return the lines that are not empty, each with its end."""
+    return [text + b"\n" for line in lines if (text := line.strip())]
+
+
+def _behind_line(file: gzip.GzipFile) -> bytes:
+    """Skip the rest of a line; return what was read behind it."""
+    while data := file.read(PIECE):
+        _, newline, behind = data.partition(b"\n")
+        if newline:
+            return behind
+    return b""
+
+
 class Lines:
     """The lines of a segment that is not whole."""
 
@@ -266,8 +283,14 @@ class Lines:
     def read(self, path: str) -> Iterator[pa.Table]:
         """Read the lines; yield rows of bronze."""
         with opened(path) as packed, gzip.open(packed) as file:
-            while lines := file.readlines(PIECE):
-                yield from self._rows([text + b"\n" for line in lines if (text := line.strip())])
+            rest = b""
+            while data := file.read(PIECE):
+                *lines, rest = (rest + data).split(b"\n")
+                yield from self._rows(_texts(lines))
+                if len(rest) > LINE_LIMIT:
+                    self._put_aside([rest], [TOO_LONG])
+                    rest = _behind_line(file)
+            yield from self._rows(_texts(rest.split(b"\n")))
 
     @property
     def reach(self) -> Reach | None:
@@ -282,7 +305,7 @@ class Lines:
             yield from self._rows(lines[:half])
             yield from self._rows(lines[half:])
         elif table is None:
-            self._put_aside(lines, [UNREADABLE] * len(lines))
+            self._put_aside(lines, [TOO_LONG if len(line) > LINE_LIMIT else UNREADABLE for line in lines])
         else:
             if parse(text) is None:
                 self._count_unknown(lines)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -242,6 +243,22 @@ def test_of_a_segment_over_the_limit_no_rows_are_held(tmp_path: Path, monkeypatc
     assert read_text(text) is None
     _, rows, aside = taken(tmp_path, {"b-one-1": text})
     assert (len(rows["b-one-1"]), aside["b-one-1"]) == (8, [])
+
+
+def test_a_line_of_any_length_is_aside_without_being_held(tmp_path: Path) -> None:
+    long = b'{"label": "' + b"x" * (64 << 20) + b"\n"
+    text = lines(record(1)) + long + lines(record(2), "{torn", record(3)) + long[:-1]
+    segment(tmp_path, "b-one-1", text)
+    tracemalloc.start()
+    told, rows, aside = taken(tmp_path, {"b-one-1": text})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ([row["seq"] for row in rows["b-one-1"]], aside["b-one-1"]) == ([1, 2, 3], [2, 4, 6])
+    assert peak < 48 << 20
+    assert told.aside is not None
+    reasons = pyarrow.parquet.read_table(told.aside)["reason"].to_pylist()
+    assert reasons == [record_reader.TOO_LONG, record_reader.UNREADABLE, record_reader.TOO_LONG]
+    assert [seen.reach for seen in told.seen] == [Reach("b", "one", 4)]
 
 
 @pytest.mark.parametrize(
