@@ -4,6 +4,8 @@ Rules:
 - The broker's own services are omitted: they need no capacity planning.
 - An offered service is a ``register`` record, a removed one an ``unregister``, or an ``expire`` if its provider was
   silent for too long.
+- An interval that becomes longer is recorded at once, as an ``unregister`` and a ``register``: until the first
+  heartbeat at the new one a reader would take the provider for silent. Any other counts from the next record on.
 - A load report makes a record for each service of the provider; so does a heartbeat.
 - Rate limit: of each kind, a provider has `RECORDS` records a second, and a burst. Faster reports *coalesce*: the
   newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
@@ -249,6 +251,9 @@ class JournalFeed:
             interval_ms=_milliseconds(service.interval),
         )
         known.offers.append((service, record))
+        self._register(service, record)
+
+    def _register(self, service: Service, record: Record) -> None:
         self._put(record if service.zone is None else with_zone(record, service.zone))
 
     def _amended(self, change: Change) -> None:
@@ -258,9 +263,14 @@ class JournalFeed:
             key = (service.name, service.protocol)
             for place, (offered, record) in enumerate(known.offers):
                 if (offered.name, offered.protocol) == key:
-                    known.offers[place] = (service, replace(record, interval_ms=_milliseconds(service.interval)))
+                    ts = self._now()
+                    amended = replace(record, ts=ts, interval_ms=_milliseconds(service.interval))
+                    known.offers[place] = (service, amended)
                     for reports in known.reports:
                         reports.records = ()
+                    if _is_longer(service.interval, offered.interval):
+                        self._put(replace(record, ts=ts, event="unregister", why="amended"))
+                        self._register(service, amended)
                     return
 
     def _withdrawn(self, change: Change) -> None:
@@ -395,6 +405,11 @@ def _turn(reports: _Reports, waiting: tuple[int, float | None, int]) -> tuple[in
     reports.waiting = None
     reports.next = max(reports.from_, ts - _AHEAD) + reports.step
     return ts, value, count - 1 or None
+
+
+def _is_longer(interval: float | None, before: float | None) -> bool:
+    """Return True if less often a heartbeat is due than before."""
+    return before is not None and (interval is None or interval > before)
 
 
 def _milliseconds(interval: float | None) -> int | None:

@@ -273,13 +273,30 @@ def test_an_interval_that_changes_counts_from_the_next_record_on(fed: Fed) -> No
     provider = fed.join()
     bank, shop = fed.offer(provider, "bank", "shop", interval=1.0)
     fed.take()
-    fed.registry.amend(attrs.evolve(shop, interval=2.5))
+    fed.registry.amend(attrs.evolve(shop, interval=0.5))
     assert fed.take() == [], "no event of its own"
+    fed.registry.amend(attrs.evolve(shop, interval=2.5))
+    fed.take()
     fed.registry.beat(provider, None)
     assert [record.interval_ms for record in fed.take()] == [1000, 2500]
     fed.registry.amend(attrs.evolve(bank, interval=None))
+    fed.take()
     fed.registry.leave(provider)
     assert [record.interval_ms for record in fed.take()] == [None, 2500]
+
+
+@pytest.mark.parametrize("later", [2.5, None])
+def test_an_interval_that_becomes_longer_is_recorded_at_once(fed: Fed, later: float | None) -> None:
+    provider = fed.join("one")
+    _, shop = fed.offer(provider, "bank", "shop", interval=1.0, zone="north")
+    fed.take()
+    fed.clock.advance(0.5)
+    fed.registry.amend(attrs.evolve(shop, interval=later))
+    same = (AT + 500_000, "elko", "shop", provider, "one", "h2:1", "tcp")
+    ended, begun = fed.take()
+    assert ended == Record(same[0], "unregister", *same[1:], interval_ms=1000, why="amended")
+    milliseconds = None if later is None else 2500
+    assert begun == DetailedRecord(same[0], "register", *same[1:], interval_ms=milliseconds, zone="north")
 
 
 def test_of_several_services_of_the_same_name_the_amended_one_is_the_registrys(fed: Fed) -> None:

@@ -105,6 +105,18 @@ def moved():
     return starts
 
 
+def amended():
+    """A provider whose heartbeats become rarer, as the broker records it."""
+    start = Start("amending", "b")
+    start.alive(every(60, "18:00", "18:20"))
+    start.beats("amended", 1, every(5, "18:00", "18:07"), seconds=5, load=10.0)
+    for event, seconds in (("unregister", 5), ("register", 60)):
+        names = {"service": "amended", "provider": 1, "instance": "amended:1", "interval_ms": seconds * 1000}
+        start.write(clock("18:07:02"), event, why="amended" if event == "unregister" else None, **names)
+    start.beats("amended", 1, every(60, "18:08", "18:20"), seconds=60, load=10.0)
+    return [start]
+
+
 def twice_killed():
     """A broker that comes back for twenty seconds, is killed again, and stays the next time."""
     starts = [Start("briefly", f"b{number}") for number in range(3)]
@@ -153,7 +165,18 @@ def day(spark, tmp_path_factory):
     start, loss = lossy()
     tables = Tables(spark, tmp_path_factory.mktemp("out"))
     bronze(
-        tables, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *moved(), *twice_killed(), start], copies=2
+        tables,
+        [
+            *killed_and_restarted(),
+            *set_back(),
+            *asleep(),
+            *shared(),
+            *moved(),
+            *amended(),
+            *twice_killed(),
+            start,
+        ],
+        copies=2,
     )
     list(rollup(tables, [DAY], loss))
     rows = tables.read(SILVER_PROVIDER_5M).collect()
@@ -230,6 +253,13 @@ def test_who_agreed_on_no_beats_is_judged_by_its_connection(day):
 def test_who_never_comes_back_is_down_while_the_broker_is_up(day):
     assert sum(day["bound", w].down_s for w in ("10:40", "10:45", "10:50", "10:55")) == 240.0 + 3 * 300.0
     assert ("bound", "10:35") not in day
+
+
+def test_who_agrees_on_rarer_beats_is_up_until_the_first_of_them(day):
+    assert (down(day, "amended"), outages(day, "amended")) == (0.0, 0)
+    rows = [day["amended", w] for w in ("18:00", "18:05", "18:10", "18:15")]
+    assert [(row.up_s, row.load_mean, row.load_1) for row in rows] == [(300.0, 10.0, None)] * 4
+    assert rows[1].hb_expected == round(122 / 5 + 178 / 60, 6)
 
 
 def test_who_withdraws_is_not_down(day):
