@@ -46,6 +46,12 @@ GAPS = 0.1
 """The share of unknown steps from which a forecast says so."""
 
 
+LARGEST = float(np.finfo(np.float64).max)
+
+UNIT = 2.0**-20
+"""Factor by which series of the largest numbers are smaller while they are added up."""
+
+
 @attrs.frozen(eq=False)
 class Forecast:
     """Forecast, step by step."""
@@ -118,7 +124,10 @@ def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
     if length < SEASONS * season:
         return Forecast("naive-day", naive(full, season, horizon), season, length / season, FLAG_SHORT)
     model = "profile-week" if season > day else "profile-day"
-    return Forecast(model, profile(full, season, horizon, day), season, length / season, _flag(series))
+    # The sum of the largest numbers is infinite, and the difference of two such sums is no number.
+    unit = UNIT if np.abs(full).max() > LARGEST * UNIT else 1.0
+    said = np.minimum(profile(full * unit, season, horizon, day), LARGEST * unit) / unit
+    return Forecast(model, said, season, length / season, _flag(series))
 
 
 def _flag(series: Floats) -> str:

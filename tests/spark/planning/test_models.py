@@ -167,6 +167,17 @@ def test_an_endless_value_is_as_good_as_none():
     assert np.isfinite(forecast(series, DAY).p50).all()
 
 
+@pytest.mark.parametrize("days", [1, 2, 10, 30])
+def test_the_largest_numbers_have_a_forecast(days):
+    largest = np.finfo(np.float64).max
+    series = np.resize([largest, largest / 2, 1.0], days * DAY)
+    with np.errstate(all="raise"):
+        told = forecast(series, WEEK).p50
+        assert (forecast(np.full(days * DAY, largest), DAY).p50 == largest).all()
+    assert (told >= 0.0).all()
+    assert told.max() == largest
+
+
 def test_only_the_last_weeks_of_a_long_history_count():
     series = FAMILIES["weekly"](np.random.default_rng(4), models.HISTORY_DAYS + 70)
     recent = forecast(series[-models.HISTORY_DAYS * DAY :], WEEK)
