@@ -187,9 +187,7 @@ def last_plan(settings: Settings, work: Path | None) -> datetime | None:
     folder = settings.out if isinstance(settings.out, Path) else work
     if folder is None:
         return None
-    issued = same_plan(
-        folder, settings.inputs, settings.journals, settings.started.date(), settings.since, settings.keep
-    )
+    issued = same_plan(folder, settings.inputs, settings.journals, settings.started, settings.since, settings.keep)
     if issued is None or isinstance(settings.out, Path):
         return issued
     return issued if is_newest(folder, settings.out, snapshots.last(settings.out / LAKE)) else None

@@ -5,13 +5,14 @@ Rules:
   among them. It goes when a run begins, and comes when all is published: a run that was cut off leaves none.
 - The time of the plan is the hour of the last record, or a given one: without new records and another given one it is
   the same. So the wall clock is none of the inputs.
-- News is a segment of another name, size or time of change than the ledger has, or one in quarantine with other bytes;
-  a date that an earlier run has not finished; a report that is not there.
+- News is a segment of another name, size or time of change than the ledger has, or one in quarantine with other bytes,
+  or with a record whose date is no longer in the future; a date that an earlier run has not finished; a report that is
+  not there.
 - Without news, the states of the folders that were looked at are noted, so that the next run passes them over.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from functools import cache
 from hashlib import blake2b
@@ -20,7 +21,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.capacity.ingest.future_dates import arrived
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
+from spark.capacity.ingest.record_reader import FUTURE, micros
 from spark.capacity.ingest.retention import KEEP, first_kept
 from spark.capacity.ingest.segments import Found, digest, find_segments
 from spark.capacity.tables.object_store import Place
@@ -60,12 +63,12 @@ def note_end(tables: Tables, inputs: Inputs, issued: datetime) -> None:
 
 
 def same_plan(
-    out: Path, inputs: Inputs, journals: Sequence[Place], today: date, since: date | None, keep: int = KEEP
+    out: Path, inputs: Inputs, journals: Sequence[Place], started: datetime, since: date | None, keep: int = KEEP
 ) -> datetime | None:
     """Return the time of the last plan if a run would make it again, or None. Dates before ``since`` are left out, and
     ``keep`` is the retention in days.
 
-    ``today`` is the UTC date of the wall clock.
+    ``started`` is the time of the wall clock.
     """
     try:
         told = json.loads((out / MARK).read_text())
@@ -79,8 +82,9 @@ def same_plan(
         return None
     known, ledger = known_folders(tables), tables.rows_of(LEDGER)
     aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()
-    found = find_segments(journals, today, known, {name.rpartition("/")[0] for name in aside}, first_kept(tables, keep))
-    if _news(found, ledger):
+    doubted = {name.rpartition("/")[0] for name in aside}
+    found = find_segments(journals, started.date(), known, doubted, first_kept(tables, keep))
+    if _news(found, ledger) or not arrived(tables, micros(started + FUTURE)).isdisjoint(_names(found)):
         return None
     if found.folders.items() - known.items():
         _note(tables, found)
@@ -95,6 +99,10 @@ def _note(tables: Tables, found: Found) -> None:
         return
     note_folders(tables, found.folders)
     tables.close()
+
+
+def _names(found: Found) -> Iterable[str]:
+    return (segment.name for segment in found.segments)
 
 
 def _news(found: Found, ledger: pa.Table) -> bool:

@@ -148,6 +148,19 @@ def test_a_damaged_segment_is_news_when_its_bytes_are_others(
     assert command.ends_early()
 
 
+def test_a_record_of_the_future_is_news_when_its_time_has_come(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    segment(journal, "b-one-1", loads("one"))
+    later = record(1, boot="two", ts=int((STARTED + timedelta(days=2)).timestamp()) * 1_000_000)
+    segment(journal, "b-two-1", lines(later))
+    run(spark, journal, out)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    assert last_plan(Settings((journal,), out, STARTED + timedelta(hours=23), horizon=24), None) is not None
+    assert not Command(journal, out, capsys).ends_early()
+
+
 def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
     spark_and_store: SparkSession,
     made: Path,

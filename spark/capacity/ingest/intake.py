@@ -4,6 +4,7 @@ Rules:
 - A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
   run. The lines that a segment had in quarantine are removed when it is read again.
+  So is one of which a record was in the future when it was read, and is not any more (`future_dates`).
 - Folders of the journal that cannot have new segments are not listed again (`journal_folders`).
 - Tasks read the segments where they are (`record_reader`), and write their records to a staging folder, in the order
   of bronze (`sorted_files`).
@@ -26,6 +27,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from spark.capacity.ingest.future_dates import arrived
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
 from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
 from spark.capacity.ingest.record_reader import EARLIEST, FUTURE, NAMED, Seen, micros, take
@@ -184,9 +186,9 @@ class Intake:
         context = self._spark.sparkContext
         paths = [segment.path for segment in doubted]
         parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
-        same = {}
+        same, again = {}, arrived(self._tables, micros(self._latest))
         for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
-            if its == known[segment.name].digest:
+            if its == known[segment.name].digest and segment.name not in again:
                 same[segment.name] = segment.changed
             elif its is not None:
                 new.append(segment)

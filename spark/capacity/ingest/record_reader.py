@@ -74,6 +74,8 @@ NESTED = "(members nested too deeply)"
 
 UNREADABLE = "no JSON object, or a member of a wrong type"
 
+IN_FUTURE = "a date in the future"
+
 TOO_LONG = f"a line of more than {LINE_LIMIT >> 20} MiB"
 
 READ = pyarrow.json.ReadOptions(use_threads=False, block_size=LINE_LIMIT)
@@ -204,7 +206,7 @@ def faults(table: pa.Table, earliest: int, latest: int) -> Iterator[tuple[pa.Chu
     yield _other(event, EVENTS), "unknown event ", "event"
     yield pc.less(table["seq"], 1), "seq is less than 1", None
     yield pc.less(table["ts"], earliest), "a date before 2001", None
-    yield pc.greater(table["ts"], latest), "a date in the future", None
+    yield pc.greater(table["ts"], latest), IN_FUTURE, None
     for name in ("service", "provider"):
         yield pc.and_(_other(event, OF_BROKER), pc.is_null(table[name])), f"{name} is missing", None
     yield pc.and_(pc.equal(event, "load"), pc.is_null(table["load"])), "load is missing", None

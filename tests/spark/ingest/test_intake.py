@@ -120,6 +120,21 @@ def test_late_and_repeated_segments_leave_each_record_once_and_fill_the_gap(tabl
     assert losses(tables) == [("one", 17, 20, 4, True), ("one", 23, 23, 1, False)]
 
 
+def test_records_of_the_future_are_read_when_their_time_has_come(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    far = record(4, ts=int((STARTED + timedelta(days=3_000)).timestamp()) * 1_000_000)
+    name = segment(journal, "b-one-1", lines(*(record(seq) for seq in (1, 2, 3)), far))
+    # The clock of the machine that runs the jobs is behind.
+    told = ingest(tables, [journal], run="r1", started=START - timedelta(days=9))
+    assert (told.records, told.reasons) == (0, {"a date in the future": 4})
+    assert ingest(tables, [journal], run="r2", started=START - timedelta(days=8)).segments == 0
+    told = ingest(tables, [journal], run="r3", started=STARTED)
+    assert (told.segments, told.records, told.quarantined) == (1, 3, 1)
+    assert numbers(tables) == [("one", 1), ("one", 2), ("one", 3)]
+    assert [(row["segment"], row["line"]) for row in tables.read(QUARANTINE).collect()] == [(name, 4)]
+    assert ingest(tables, [journal], run="r4", started=STARTED + timedelta(days=400)).segments == 0
+
+
 def test_segments_that_are_deleted_before_they_are_read_are_left_out(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

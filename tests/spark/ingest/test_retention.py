@@ -1,7 +1,7 @@
 """Retention: the dates that are kept, and dates of many small files."""
 
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Table
     # A late segment of a date that is not kept is not read, nor one that was read before.
     written(journal, 0, 11)
     assert run(tables, journal, 2, 6) == 0
-    assert same_plan(tables.out, {}, [journal], day(6), None, 2) is None
+    assert same_plan(tables.out, {}, [journal], datetime.combine(day(6), time(), UTC), None, 2) is None
     assert first_kept(tables, 2) == day(3)
 
 
