@@ -327,8 +327,11 @@ class Segments:
 
     def retain_piece(self, now: float) -> None:
         """Do the next piece of `retain`; see `Retention.sweep_piece`."""
-        limits = self.limits
-        self._retention.sweep_piece(now, limits.keep_seconds, limits.keep_bytes, self._sealing.unfinished)
+        limits, keep = self.limits, self.limits.keep_seconds
+        if keep is not None and limits.segment_seconds < math.inf:
+            # Directories have the hour of a first record; the last one of a segment may be that much later.
+            keep += limits.segment_seconds
+        self._retention.sweep_piece(now, keep, limits.keep_bytes, self._sealing.unfinished)
 
 
 def _begin_of_hole(file: int, size: int) -> int:

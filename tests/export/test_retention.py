@@ -6,6 +6,7 @@ import gzip
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 
 from broker.export.segments import JournalLimits, Segments
@@ -26,6 +27,18 @@ def test_segments_over_the_age_are_deleted_with_their_empty_directories(tmp_path
     assert [number(path) for path in sealed_in(tmp_path)] == [13, 14]
     assert segments.deleted == 12
     assert [path.name for path in (tmp_path / "segments").iterdir()] == ["date=2023-11-15"]
+
+
+def test_the_age_of_a_segment_is_that_of_the_last_record_that_it_may_have(tmp_path):
+    segments = opened(tmp_path, keep_seconds=24 * HOUR, keep_bytes=None)
+    segments.limits = attrs.evolve(segments.limits, segment_seconds=24 * HOUR)
+    segments.append(lines(1, 1, NOON), 1, NOON)
+    segments.append(lines(2, 1, NOON + 24 * HOUR - 1), 2, NOON + 24 * HOUR - 1)
+    assert segments.due(NOON + 24 * HOUR)
+    segments.seal()
+    for hour, there in ((24, 1), (47, 1), (49, 0)):
+        segments.retain(NOON + hour * HOUR + 60)
+        assert len(sealed_in(tmp_path)) == there
 
 
 def test_the_oldest_segments_over_the_size_are_deleted(tmp_path):
