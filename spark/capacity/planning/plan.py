@@ -182,7 +182,8 @@ def plan_service(
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)
     providers = max(0, there - options.without.get(service, 0))
-    demand = options.grown * (last.get("demand_peak") or 0.0)
+    peak = last.get("demand_peak")
+    demand = None if peak is None else options.grown * peak
     day = [row["demand_peak"] for row in hours if row["h"] >= issued - timedelta(days=1)]
     highest = max((options.grown * peak for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
@@ -195,7 +196,7 @@ def plan_service(
     need_now = needs.of(first["hour_bound"] * options.factor(service, first["h"]))
     busy, need = needs.busy(bound), needs.of(bound)
     known = sum(row["demand_peak"] is not None for row in hours)
-    state = state_of(needs, providers, demand if last else None, highest, bound, known)
+    state = state_of(needs, providers, demand, highest, bound, known)
     if needs.overloads(options.grown * (last.get(OWN_PEAK) or 0.0), round(last.get(OWN_PROVIDERS) or providers)):
         state = State.OVERLOADED
     notes = [

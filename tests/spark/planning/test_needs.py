@@ -116,6 +116,13 @@ def test_a_service_is_short_now_just_where_its_first_hour_is(bounds, providers, 
     assert (row["exhaust_bound"] is None) == (row["add"] == 0)
 
 
+def test_the_demand_of_the_last_hour_is_unknown_where_no_load_is():
+    # Providers that do not report their load; and an hour without a broker.
+    assert planned([80.0], 3, demand_peak=None, demand_mean=None)["demand_now"] is None
+    assert planned([80.0], 3, h=hour(NOW - 2))["demand_now"] is None
+    assert planned([80.0], 3, demand_peak=0.0)["demand_now"] == 0.0
+
+
 def test_dates_are_those_of_waiting_requests_where_they_decide():
     # Ten erlangs at a mean of 80: the third hour has 25 of them, which need 35; the load needs 5.
     row = planned([80.0, 80.0, 200.0], 20, in_flight=10.0, demand_peak=80.0)
