@@ -70,7 +70,8 @@ def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str
         return {}
     since = last_hour(issued)
     rows = tables.rows_of(SILVER_PROVIDER_5M, since.date())
-    there = rows.filter(pc.and_(pc.greater_equal(rows["w"], since), pc.greater(rows["up_s"], 0.0)))
+    in_hour = pc.and_(pc.greater_equal(rows["w"], since), pc.less(rows["w"], issued))
+    there = rows.filter(pc.and_(in_hour, pc.greater(rows["up_s"], 0.0)))
     names = set(zip(there["service"].to_pylist(), there["instance"].to_pylist(), strict=True))
     gone: set[tuple[str, str]] = set()
     for kind, value in pairs:

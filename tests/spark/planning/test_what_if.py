@@ -44,10 +44,11 @@ def tables(tmp_path):
         for number in range(1, 5)
         for at in range(12)
     ]
-    # One of them had left an hour before.
+    # One of them had left an hour before, and another came in the hour of the plan.
     gone = {"service": "web", "instance": "10.0.0.1:99", "w": hour(NOW - 2)}
+    came = {"service": "web", "instance": "10.0.0.1:100", "w": hour(NOW)}
     up = {"date": hour(NOW).date(), "up_s": 300.0}
-    put_dates(made, SILVER_PROVIDER_5M, [{**one, **up} for one in [*windows, gone]])
+    put_dates(made, SILVER_PROVIDER_5M, [{**one, **up} for one in [*windows, gone, came]])
     return made
 
 
@@ -94,7 +95,7 @@ def test_a_label_is_that_of_the_records(tables):
     assert what_if.removed(tables, hour(NOW), ["label=b", "endpoint=10.0.0.3:80"]) == {"web": 1}
 
 
-@pytest.mark.parametrize("wrong", ["label=nobody", "host=10.0.0.99", "endpoint=10.0.0.1:99"])
+@pytest.mark.parametrize("wrong", ["label=nobody", "host=10.0.0.99", "endpoint=10.0.0.1:99", "endpoint=10.0.0.1:100"])
 def test_a_name_that_no_provider_has_is_told(tables, capsys, wrong):
     question = ["--without", "host=10.0.0.4", "--without", wrong]
     assert main(["what-if", "--out", str(tables.out), *question]) == 1
