@@ -254,8 +254,10 @@ class Pipeline:
             step(1.0, f"{len(dates):,} dates")
 
     def _now(self) -> datetime:
-        if self._settings.now is not None:
-            return full_hour(self._settings.now)
+        return self._last_hour() if self._settings.now is None else full_hour(self._settings.now)
+
+    def _last_hour(self) -> datetime:
+        """Return the hour of the last record."""
         last = self._tables.dates(BRONZE_RECORDS)[-1]
         runs = self._tables.rows_of(BRONZE_RUNS)
         latest = pc.max(runs["latest"].filter(pc.equal(runs["date"], last))).as_py()
@@ -292,7 +294,10 @@ class Pipeline:
             ahead = timedelta(hours=max(settings.horizon, HORIZON)) + DAY
             first = min([now.date(), *changed]) - ahead
             days = [day for day in tables.dates(GOLD_FORECAST) if day >= first]
-            rows = evaluate(tables.read(GOLD_FORECAST, days), load, now).toArrow().cast(arrow_schema(EVALUATION.schema))
+            # A plan for an earlier time must not take back what is known of later forecasts.
+            until = max(now, self._last_hour())
+            made = evaluate(tables.read(GOLD_FORECAST, days), load, until).toArrow()
+            rows = made.cast(arrow_schema(EVALUATION.schema))
             for day in days:
                 tables.put_date(EVALUATION, rows.filter(pc.equal(rows["date"], day)), day)
             step(1.0, f"{len(rows):,} past forecasts compared with the outcome")

@@ -13,6 +13,7 @@ from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
+    EVALUATION,
     GOLD_FORECAST,
     GOLD_PLAN,
     GOLD_PROVIDER_DAY,
@@ -21,6 +22,7 @@ from spark.capacity.tables.schema import (
 )
 from spark.capacity.tables.store import State, Tables
 from tests.spark.generator import END, Faults, Service, deliver, generate
+from tests.spark.journal import START, lines, record, segment
 
 SERVICES = (
     Service("chat", providers=3, report=300.0),
@@ -135,6 +137,26 @@ def test_every_record_is_there_once_and_the_loss_is_the_truth(spark: SparkSessio
     assert other.date() == first.date()
     run(spark, journal, out, 4, other)
     assert issued(tables) == {other}
+
+
+def test_a_plan_of_an_earlier_time_leaves_the_outcome_of_later_ones(spark: SparkSession, tmp_path: Path) -> None:
+    journal, out, began = tmp_path / "journal", tmp_path / "out", record(0)["ts"]
+    known = {"load": 2.0, "full_load": 5.0}
+    loads = (record(seq, "load", ts=began + seq * 60_000_000, **known) for seq in range(1, 3 * 1440))
+    segment(journal, "b-one-1", lines(*loads))
+    tables = Tables(spark, out)
+
+    def outcomes() -> list[tuple[datetime, int]]:
+        rows = (row for day in tables.dates(EVALUATION) for row in tables.rows_of(EVALUATION, day).to_pylist())
+        return [(row["issued"], row["horizon_h"]) for row in rows]
+
+    later = START + timedelta(days=1)
+    run(spark, journal, out, 1, later)
+    run(spark, journal, out, 2)
+    assert outcomes() == [(later, 24)]
+    earlier = START + timedelta(hours=6)
+    run(spark, journal, out, 3, earlier)
+    assert outcomes() == [(earlier, 24), (later, 24)]
 
 
 def test_a_journal_without_records_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
