@@ -29,7 +29,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from spark.capacity.ingest.runs import RUNS, runs_of
-from spark.capacity.ingest.segments import Digested, Reach, damage_of, reach
+from spark.capacity.ingest.segments import MOST_NUMBER, Digested, Reach, damage_of, reach
 from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles, numbered_names
 from spark.capacity.tables.columns import arrow_schema
 from spark.capacity.tables.object_store import opened
@@ -205,6 +205,7 @@ def faults(table: pa.Table, earliest: int, latest: int) -> Iterator[tuple[pa.Chu
         yield pc.is_null(table[name]), f"{name} is missing", None
     yield _other(event, EVENTS), "unknown event ", "event"
     yield pc.less(table["seq"], 1), "seq is less than 1", None
+    yield pc.greater(table["seq"], MOST_NUMBER), f"seq is more than {MOST_NUMBER}", None
     yield pc.less(table["ts"], earliest), "a date before 2001", None
     yield pc.greater(table["ts"], latest), IN_FUTURE, None
     for name in ("service", "provider"):

@@ -36,6 +36,9 @@ TAIL = 1 << 16
 MORSEL = 512
 """Bytes of a damaged segment that are decompressed at a time: an error makes that much unreadable."""
 
+MOST_NUMBER = 2**53 - 1
+"""The highest number of a record: no broker counts so far, and sums of such numbers are exact."""
+
 JUMP = 1_000_000
 """From a record to the next one: a number that is higher by more is taken for damaged itself."""
 
@@ -204,10 +207,11 @@ def reach(path: str) -> Reach | None:
 
 
 def _told(line: bytes) -> Reach | None:
-    """Read whose record a line is, and its number."""
+    """Read whose record a line is, and its number; nothing of one that is damaged itself."""
     try:
         record = json.loads(line)
         broker, boot, seq = record["broker"], record["boot"], record["seq"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return Reach(broker, boot, seq) if isinstance(seq, int) and seq > 0 else None
+    named = all(isinstance(name, str) and name.isprintable() for name in (broker, boot))
+    return Reach(broker, boot, seq) if named and type(seq) is int and 0 < seq < MOST_NUMBER else None

@@ -55,6 +55,7 @@ def test_bad_lines_are_put_aside_with_their_reason_and_the_rest_goes_on(tables: 
         ({name: value for name, value in record(7).items() if name != "boot"}, "boot is missing"),
         ({name: value for name, value in record(7).items() if name != "v"}, "v is missing"),
         (record(0), "seq is less than 1"),
+        (record(9) | {"seq": 2**53}, "seq is more than 9007199254740991"),
         (record(9, ts=1_000_000), "a date before 2001"),
         (record(10, ts=int((STARTED + timedelta(days=2)).timestamp()) * 1_000_000), "a date in the future"),
         (record(11, ts=2**62), "a date in the future"),

@@ -26,7 +26,7 @@ from spark.capacity.ingest.record_reader import (
     read,
     take,
 )
-from spark.capacity.ingest.segments import Digested, Reach
+from spark.capacity.ingest.segments import MOST_NUMBER, Digested, Reach
 from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD
 from tests.spark.journal import START, lines, record, segment
 
@@ -58,7 +58,7 @@ GOOD = [
     record(21, boot="two", provider=2**62),
 ]
 ODD = [
-    b'"seq": 1.0', b'"seq": 1e1', b'"seq": 01', b'"seq": -1', b'"seq": 9223372036854775807',
+    b'"seq": 1.0', b'"seq": 1e1', b'"seq": 01', b'"seq": -1', b'"seq": 9223372036854775807', b'"seq": 9007199254740991',
     b'"seq": 9223372036854775808',
     b'"load": 1e400', b'"load": -1e-400', b'"load": 1E2', b'"load": +1', b'"load": .5', b'"load": 5.', b'"load": "1"',
     b'"load": NaN', b'"load": Infinity', b'"load": -Infinity', b'"load": true', b'"load": 0x10', b'"load": -0',
@@ -145,7 +145,7 @@ def is_good(line: bytes) -> bool:
     return (
         told["event"] in EVENTS
         and named
-        and told["seq"] >= 1
+        and 1 <= told["seq"] <= MOST_NUMBER
         and LIMITS[0] <= told["ts"] <= LIMITS[1]
         and (told["event"] != "load" or told["load"] is not None)
         and all(0 <= value < float("inf") for value in measures)

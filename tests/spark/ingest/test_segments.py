@@ -1,5 +1,6 @@
 """Segments as files: which there are, and whether one can be read at all."""
 
+import gzip
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark.capacity.ingest.journal_folders import JournalError, folders_of
-from spark.capacity.ingest.segments import Found, Segment, batches, damage_of, find_segments
+from spark.capacity.ingest.segments import Found, Reach, Segment, batches, damage_of, find_segments, reach
 from tests.spark.journal import TODAY, lines, record, segment
 
 
@@ -70,6 +71,30 @@ def test_batches_keep_the_order_and_have_about_the_size() -> None:
     segments = [Segment(str(number), 10) for number in range(7)]
     assert [[int(one.name) for one in batch] for batch in batches(segments, 25)] == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(batches([], 25)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"broker":{},"boot":"one","seq":5}',
+        b'{"broker":"b","boot":[1],"seq":5}',
+        b'{"broker":1,"boot":"one","seq":5}',
+        b'{"broker":"b","boot":null,"seq":5}',
+        b'{"broker":"\\ud800","boot":"one","seq":5}',
+        b'{"broker":"b","boot":"one","seq":9007199254740992}',
+        b'{"broker":"b","boot":"one","seq":1000000000000000000000000}',
+        b'{"broker":"b","boot":"one","seq":true}',
+        b'{"broker":"b","boot":"one","seq":5,"x":' + b"[" * 9_000 + b"]" * 9_000 + b"}",
+        b'{"broker":"b","boot":"one"}',
+        b"[5]",
+    ],
+)
+def test_damaged_lines_tell_nothing_of_the_reach(tmp_path: Path, line: bytes) -> None:
+    text = lines(record(1), record(2)) + line + b"\n"
+    path = tmp_path / "segments" / segment(tmp_path, "b-one-1", text, cut=1)
+    assert reach(str(path)) == Reach("b", "one", 2)
+    (tmp_path / "alone.gz").write_bytes(gzip.compress(line + b"\n")[:-1])
+    assert reach(str(tmp_path / "alone.gz")) is None
 
 
 def test_it_is_told_why_a_file_cannot_be_decompressed(tmp_path: Path) -> None:
