@@ -139,7 +139,7 @@ def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider, h
         "services": len(provider.services),
         **({"failing": failing} if failing else {}),
         **({"doubtful": doubtful} if doubtful else {}),
-        # Another broker is not told when its holder hears from a provider.
+        # Signs of life are not sent to other brokers.
         **({} if provider.broker else {"heard": round(now - provider.heard, 1), "age": round(now - provider.since, 1)}),
         **_holder(provider, here),
     }
