@@ -52,7 +52,8 @@ def killed_and_restarted():
     one.write(clock("10:02"), "load", service="nobody", load=5.0)
     one.write(clock("10:01"), "register", service="flooded", provider=10, instance="flooded:1")
     for number in range(1_100):
-        flood = {"provider": 10, "instance": "flooded:1", "load": 1.0, "requests": 2**53 - 1}
+        flood = {"provider": 10, "instance": "flooded:1", "load": 1.0, "requests": 2**63 - 1}
+        flood["in_flight"] = 2**62 + 1
         one.write(clock("10:02") + timedelta(seconds=number / 10), "load", service="flooded", **flood)
     return [one, two]
 
@@ -241,7 +242,7 @@ def test_loads_are_weighted_by_time_and_hold_until_the_next(day):
 
 
 def test_requests_that_add_up_to_more_than_64_bits_hold_are_limited(day):
-    assert day["flooded", "10:00"].requests == MOST_REQUESTS
+    assert (day["flooded", "10:00"].requests, day["flooded", "10:00"].in_flight) == (MOST_REQUESTS, 2.0**62)
 
 
 def test_who_agreed_on_no_beats_is_judged_by_its_connection(day):
