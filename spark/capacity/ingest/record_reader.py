@@ -72,6 +72,9 @@ NAMED = 1000
 NESTED = "(members nested too deeply)"
 """Name under which the unknown members of a record count if one has more levels than Python's recursion limit."""
 
+INFINITE = "(members with a value that is no JSON)"
+"""The same for a value that Arrow takes for a number, and Python does not: Inf."""
+
 UNREADABLE = "no JSON object, or a member of a wrong type"
 
 IN_FUTURE = "a date in the future"
@@ -343,6 +346,8 @@ class Lines:
                 members = json.loads(line.decode(errors="replace"), parse_int=str)
             except RecursionError:
                 members = {NESTED: None}
+            except ValueError:
+                members = {INFINITE: None}
             for name in members.keys() - set(RECORD.names):
                 if name in self.unknown or len(self.unknown) < NAMED:
                     self.unknown[name] += 1

@@ -268,8 +268,10 @@ def test_a_line_of_any_length_is_aside_without_being_held(tmp_path: Path) -> Non
         (b'"la\xe2el": "a"', "la\ufffdel"),
         (b'"colour": ' + b"1" * 5000, "colour"),
         (b'"colour": ' + b"[" * 50_000 + b"]" * 50_000, record_reader.NESTED),
+        (b'"colour": [-Inf]', record_reader.INFINITE),
+        (b'"colour": NaN', "colour"),
     ],
-    ids=["value", "name", "integer", "nested"],
+    ids=["value", "name", "integer", "nested", "infinite", "nan"],
 )
 def test_a_member_that_is_not_read_may_have_any_octets(tmp_path: Path, member: bytes, name: str) -> None:
     damaged = json.dumps(record(2)).encode()[:-1] + b", " + member + b"}\n"
