@@ -25,13 +25,14 @@ from pathlib import Path
 import attrs
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from spark.capacity.ingest.future_dates import arrived
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
 from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
 from spark.capacity.ingest.record_reader import EARLIEST, FUTURE, NAMED, Seen, micros, take
-from spark.capacity.ingest.retention import KEEP, first_kept, forget, many_small
+from spark.capacity.ingest.retention import KEEP, first_kept, forget, many_small, shortened
 from spark.capacity.ingest.runs import RUNS
 from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
 from spark.capacity.ingest.sorted_files import write_again
@@ -124,12 +125,16 @@ def move(tables: Tables, staged: Path, files: Iterable[str]) -> None:
 class Intake:
     """One run of ingest."""
 
-    def __init__(self, tables: Tables, *, run: str, started: datetime) -> None:
+    def __init__(self, tables: Tables, *, run: str, started: datetime, first: date | None = None) -> None:
         self._tables = tables
         self._spark = tables.spark
         self._run = run
         self._started = started
         self._latest = started + FUTURE
+        self._first = first
+        """The first date whose records are kept."""
+        self._forgotten = RUNS.empty_table()
+        """Runs of the records of earlier dates."""
         self._staging = tables.out / STAGED
         self._seen: dict[str, Seen] = {}
         self._aside: list[Path] = []
@@ -159,7 +164,7 @@ class Intake:
         self._again = set(ledger.loc[ledger["quarantined"] > 0, "segment"]) & names
         left = ledger[~ledger["segment"].isin(names) & ledger["reach"].notna()]
         self._reach = [Reach(row.broker, row.boot, int(row.reach)) for row in left.itertuples()]
-        runs = pa.concat_tables(self._runs)
+        runs = self._of_kept_dates(pa.concat_tables(self._runs))
         touched = {*runs["date"].unique().to_pylist(), *dirty}
         # The state of dates that an earlier run did not finish stays valid until they are computed.
         state = State({str(day) for day in touched}, state.changed | {str(day) for day in touched})
@@ -217,6 +222,19 @@ class Intake:
             done += size
             tell(done / total)
 
+    def _of_kept_dates(self, runs: pa.Table) -> pa.Table:
+        """Leave out what a late segment has of dates that are not kept; return the runs of the others.
+
+        The hours of services of such a date stay: they cannot be made again of a part of its records.
+        """
+        if self._first is None:
+            return runs
+        begin = f"date={self._first}"
+        self._files = [name for name in self._files if name.split("/")[1] >= begin]
+        kept = pc.greater_equal(runs["date"], self._first)
+        self._forgotten = runs.filter(pc.invert(kept))
+        return runs.filter(kept)
+
     def _settle(self, new: pa.Table, dirty: set[date]) -> None:
         """Make each record be there once, and tell which numbers are there and which are lost."""
         tables = self._tables
@@ -224,6 +242,8 @@ class Intake:
         twice = doubled(runs) | dirty
         if twice:
             runs = exact(pd.concat([runs[~runs["date"].isin(twice)], framed(heal(tables, twice))], ignore_index=True))
+        if self._first is not None and len(self._forgotten):
+            runs = shortened(pd.concat([runs, framed(self._forgotten)], ignore_index=True), self._first)
         tables.put(BRONZE_RUNS, joined(runs))
         reach: dict[tuple[str, str], int] = {}
         for one in [*self._reach, *(seen.reach for seen in self._seen.values() if seen.reach)]:
@@ -281,7 +301,7 @@ def ingest(
     aside = tables.rows(LEDGER)
     doubted = {name.rpartition("/")[0] for name in aside.loc[aside["quarantined"] > 0, "segment"]}
     found = find_segments(journals, started.date(), known_folders(tables), doubted, first)
-    intake = Intake(tables, run=run, started=started)
+    intake = Intake(tables, run=run, started=started, first=first)
     intake.told.strange = found.strange
     intake.load(found.segments, tell)
     note_folders(tables, found.folders)

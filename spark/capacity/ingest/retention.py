@@ -61,7 +61,7 @@ def forget(tables: Tables, first: date, started: datetime, keep: int) -> None:
         for day in tables.dates(table):
             if day < begin:
                 tables.drop_date(table, day)
-    tables.put(BRONZE_RUNS, _shortened(exact(tables.rows(BRONZE_RUNS)), first))
+    tables.put(BRONZE_RUNS, shortened(exact(tables.rows(BRONZE_RUNS)), first))
     for table, column in ((LEDGER, "segment"), (QUARANTINE, "segment"), (FOLDERS, "folder")):
         rows = tables.rows(table)
         kept = rows[[is_kept(str(name), first) for name in rows[column]]]
@@ -72,7 +72,7 @@ def forget(tables: Tables, first: date, started: datetime, keep: int) -> None:
         tables.put(UNKNOWN_MEMBERS, unknown[unknown["run"] >= f"{started - keep * DAY:%Y%m%d}"])
 
 
-def _shortened(runs: pd.DataFrame, first: date) -> pd.DataFrame:
+def shortened(runs: pd.DataFrame, first: date) -> pd.DataFrame:
     """Replace the runs before a date by one for each start of a broker that has later ones."""
     later = runs[runs["date"] >= first]
     old = runs[(runs["date"] < first) & runs["dropped"].isna()]

@@ -95,6 +95,23 @@ def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Table
     assert first_kept(tables, 2) == day(3)
 
 
+def test_of_a_late_segment_only_dates_that_are_kept_are_read(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for number in range(4):
+        written(journal, number, 20 * number + 1)
+    run(tables, journal, 1, 4)
+    assert first_kept(tables, 1) == day(2)
+    # It begins on the date before, of which the hours of services are kept, but not what they were made of.
+    midnight = int(datetime.combine(day(2), time(), UTC).timestamp()) * 1_000_000
+    late = lines(*(record(seq, ts=midnight + (seq - 36) * 1_000_000) for seq in range(31, 41)))
+    segment(journal, "b-one-31", late, day=str(day(1)))
+    assert run(tables, journal, 1, 4) == 1
+    assert tables.dates(BRONZE_RECORDS) == tables.dates(BRONZE_PAIRS) == [day(2), day(3)]
+    assert sorted(row["seq"] for row in tables.read(BRONZE_RECORDS).collect()) == [*range(36, 51), *range(61, 71)]
+    assert [(row.seq_from, row.records) for row in tables.rows(LOSS).itertuples()] == [(51, 10)]
+    assert run(tables, journal, 1, 4) == 0
+
+
 def test_a_date_of_many_small_files_is_written_again_as_one(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     for number in range(MANY + 1):
