@@ -211,19 +211,20 @@ def test_after_a_kill_subscribers_that_say_nothing_are_sent_messages_and_noops(t
         until(lambda: b"steady" not in stored(tmp_path / "state"))
 
 
-def test_after_a_drain_subscribers_that_come_back_are_sent_messages(daemon: Daemon, clients: Clients) -> None:
+def test_after_a_drain_subscribers_that_come_back_are_sent_messages(tmp_path: Path) -> None:
     ttl = 1.0
-    node = clients.subscribed(b"node", "t")
-    assert node.ask(f"CONNECT|TTL|{ttl * 1000:.0f}|ID|c") == "OK|ID|c"
-    console(daemon, "drain 60")
-    node.cut_off()
-    time.sleep(3 * ttl)
-    assert identities(daemon) == ["node"]
-    console(daemon, "drain undo")
-    until(lambda: shown(daemon, "mc0 sessions")[0]["address"])
-    publisher = clients.new(b"publisher")
-    assert publisher.ask("PUT|TOPIC|t|ID|p||x") == "OK|ID|p"
-    hear_after_noops(node, "MESSAGE|TOPIC|t||x")
+    with Daemon(tmp_path) as daemon, clients_of(daemon) as clients:
+        node = clients.subscribed(b"node", "t")
+        assert node.ask(f"CONNECT|TTL|{ttl * 1000:.0f}|ID|c") == "OK|ID|c"
+        console(daemon, "drain 60")
+        node.cut_off()
+        time.sleep(3 * ttl)
+        assert identities(daemon) == ["node"]
+        console(daemon, "drain undo")
+        until(lambda: shown(daemon, "mc0 sessions")[0]["address"])
+        publisher = clients.new(b"publisher")
+        assert publisher.ask("PUT|TOPIC|t|ID|p||x") == "OK|ID|p"
+        hear_after_noops(node, "MESSAGE|TOPIC|t||x")
 
 
 def hear_after_noops(client: Client, line: str) -> None:
