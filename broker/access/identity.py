@@ -67,11 +67,15 @@ def plain(host: str) -> str:
     return str(address_of(host)) if host[:2] == "::" and "." in host else host
 
 
+def joined(host: str, port: int) -> str:
+    """Return host and port as one text, an IPv6 address in brackets."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
 def with_port(host: str, port: int) -> str:
     """Return the address of a peer with its port, if it has one."""
-    if not port:
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return joined(host, port) if port else host
 
 
 def is_address(text: str) -> bool:

@@ -18,7 +18,7 @@ from twisted.internet.defer import TimeoutError as Timeout
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from broker.access.identity import is_local
+from broker.access.identity import is_local, joined
 from broker.app.cluster_health import COUNTERS as OF_HEALTH
 from broker.app.cluster_health import ClusterHealth
 from broker.app.core_parts import Core
@@ -75,12 +75,6 @@ def reachable(address: str, advertise: str | None, host: str) -> str | None:
     if ip.is_loopback:
         return address if advertise is None or is_local(advertise) else None
     return advertise or (host if ip.is_unspecified else address)
-
-
-def joined(host: str, port: int) -> str:
-    """Return host and port as one text, an IPv6 address in brackets."""
-    bare = host.strip("[]")
-    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 COUNTERS = (*OF_CLUSTER, *OF_HEALTH)

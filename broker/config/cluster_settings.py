@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from broker import pem
-from broker.access.identity import is_address, is_local
+from broker.access.identity import is_address, is_local, joined
 from broker.blocking import blocking
 from broker.config import endpoint, key_checks
 from broker.config.key import Binding, Resolves, Section, Settings
@@ -66,7 +66,7 @@ class EtcdMember:
 
     def place(self, ahead: int = 0) -> str:
         """Return ``host:port``, of the port that is so many further."""
-        return f"[{self.host}]:{self.port + ahead}" if ":" in self.host else f"{self.host}:{self.port + ahead}"
+        return joined(self.host, self.port + ahead)
 
 
 def _members(here: str, members: tuple[str, ...]) -> Iterator[Problem]:

@@ -37,7 +37,7 @@ from typing import Literal
 
 import attrs
 
-from broker.access.identity import address_of, is_address
+from broker.access.identity import address_of, is_address, joined
 
 Kind = Literal["tcp", "tls", "unix", "systemd"]
 
@@ -136,8 +136,7 @@ class Endpoint:
             return shown_path(self.args[0])
         if self.kind == "systemd":
             return f"systemd socket {self.kwargs.get('name') or self.kwargs['index']}"
-        host = self.interface or "0.0.0.0"
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return joined(self.interface or "0.0.0.0", self.port or 0)
 
     @property
     def shown(self) -> str:

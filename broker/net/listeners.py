@@ -34,6 +34,7 @@ from twisted.python.failure import Failure
 from twisted.python.lockfile import FilesystemLock
 
 from broker import pem
+from broker.access.identity import joined
 from broker.backoff import Backoff
 from broker.blocking import unavoidable
 from broker.config.endpoint import Endpoint, shown_path
@@ -141,7 +142,7 @@ def bound(port: IListeningPort) -> str:
     address: Any = port.getHost()
     if not hasattr(address, "port"):
         return shown_path(os.fsdecode(address.name))
-    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+    return joined(address.host, address.port)
 
 
 def close_now(port: Any) -> None:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
 
-from broker.access.identity import KEPT, LOCAL, is_local, is_unix
+from broker.access.identity import KEPT, LOCAL, is_local, is_unix, joined
 from broker.core.interfaces import ILease
 from broker.net.peer_interfaces import REQ, Sender
 from broker.wires.dbp.codec.dbp_messages import Form
@@ -177,8 +177,7 @@ class ServiceEntry:
 
 def hostport(details: Details, address: str) -> str:
     """Return the hostport of a service that was registered from ``address``."""
-    host = host_of(details, address)
-    return f"[{host}]:{details.port or 0}" if ":" in host else f"{host}:{details.port or 0}"
+    return joined(host_of(details, address), details.port or 0)
 
 
 def host_of(details: Details, address: str) -> str:
