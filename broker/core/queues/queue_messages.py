@@ -213,8 +213,9 @@ class Message:
 
     @property
     def is_confirmed(self) -> bool:
-        """True if a reader has confirmed it, or if it was discarded on an operator's request."""
-        return self.state == GONE and self.death is None and self.successor is None
+        """True if a reader has confirmed the last of its successors, or an operator has discarded that."""
+        last = self.last
+        return last.state == GONE and last.death is None
 
 
 class ReadyMessages:

@@ -359,12 +359,13 @@ class QueueRecorder:
 
     def _without_early(self, part: list[_Gathered]) -> list[_Gathered]:
         """Return the part without the removed messages whose successors are in a later one, where these go too."""
-        early = [each for each in part if each[0].successor is not None and _waits(each[0].last)]
-        if not early:
-            return part
+        early: list[_Gathered] = []
+        rest: list[_Gathered] = []
+        for each in part:
+            (early if each[0].successor is not None and _waits(each[0].last) else rest).append(each)
         self._gathered = early + self._gathered
         self._bytes += sum(message.size for message, _, _ in early)
-        return [each for each in part if each not in early]
+        return rest
 
     def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
@@ -481,7 +482,7 @@ class QueueRecorder:
             assert author is not None
             message.kept = NOT_KEPT
             kept, not_kept = by_author.setdefault(author, ([], []))
-            if message.last.is_confirmed and not message.queue.given_up:
+            if message.is_confirmed and not message.queue.given_up:
                 kept.append(token)
             else:
                 not_kept.append(token)

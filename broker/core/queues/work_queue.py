@@ -327,7 +327,7 @@ class Queue:
         message = known[1]
         if message is None:
             return True
-        if message.last.kept in (WAITING, WRITING) and not message.last.is_confirmed:
+        if message.last.kept in (WAITING, WRITING) and not message.is_confirmed:
             raise self._refused(
                 "undecided", Refusal(Reason.LIMIT, "a message with the same id is being written to the disk")
             )
