@@ -217,7 +217,8 @@ class Instances:
             if self._registry.end_remembered(WIRE, claim.entry):
                 self.counts["withdrawn"] += 1
                 return
-            for holder in self._holders_elsewhere(name, claim.entry):
+            holder = next(self._holders_elsewhere(name, claim.entry), None)
+            if holder is not None:
                 _check_owner(holder.owner, claim)
                 text = f"the instance {instance!r} of {name!r} is at the broker {holder.broker!r}: withdraw it there"
                 raise Elsewhere(text, holder.broker, "")
