@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 
 from spark.capacity.ingest.future_dates import arrived
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
-from spark.capacity.ingest.record_reader import FUTURE, micros
 from spark.capacity.ingest.retention import KEEP, first_kept
 from spark.capacity.ingest.segments import Found, digest, find_segments
 from spark.capacity.tables.object_store import Place
@@ -84,7 +83,7 @@ def same_plan(
     aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()
     doubted = {name.rpartition("/")[0] for name in aside}
     found = find_segments(journals, started.date(), known, doubted, first_kept(tables, keep))
-    if _news(found, ledger) or not arrived(tables, micros(started + FUTURE)).isdisjoint(_names(found)):
+    if _news(found, ledger) or not arrived(tables, started).isdisjoint(_names(found)):
         return None
     if found.folders.items() - known.items():
         _note(tables, found)

@@ -5,6 +5,8 @@ behind, as after a machine was restored from a snapshot, or a broker's clock is 
 then their segments are read again, though their bytes are the same.
 """
 
+from datetime import datetime
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
@@ -18,9 +20,10 @@ TIME = r'"ts" *: *(?P<ts>[0-9]{1,18})'
 """The time of a record, in the beginning of its line."""
 
 
-def arrived(tables: Tables, latest: int) -> set[str]:
-    """Return the segments with a record in quarantine whose time was in the future when they were read, and is not now:
-    it is not after ``latest``, in microseconds since 1970."""
+def arrived(tables: Tables, started: datetime) -> set[str]:
+    """Return the segments with a record in quarantine whose time was in the future when they were read, and is not in a
+    run that ``started`` then."""
+    latest = micros(started + FUTURE)
     ledger = tables.rows_of(LEDGER)
     aside = ledger.filter(pc.greater(ledger["quarantined"], 0))
     files = [str(path) for path in tables.files(QUARANTINE)]

@@ -3,8 +3,8 @@
 Rules:
 - A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
-  run. The lines that a segment had in quarantine are removed when it is read again.
-  So is one of which a record was in the future when it was read, and is not any more (`future_dates`).
+  run, and it counts as new once a record of it is no longer in the future (`future_dates`). The lines that a segment
+  had in quarantine are removed when it is read again.
 - Folders of the journal that cannot have new segments are not listed again (`journal_folders`).
 - Tasks read the segments where they are (`record_reader`), and write their records to a staging folder, in the order
   of bronze (`sorted_files`).
@@ -191,7 +191,7 @@ class Intake:
         context = self._spark.sparkContext
         paths = [segment.path for segment in doubted]
         parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
-        same, again = {}, arrived(self._tables, micros(self._latest))
+        same, again = {}, arrived(self._tables, self._started)
         for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
             if its == known[segment.name].digest and segment.name not in again:
                 same[segment.name] = segment.changed

@@ -49,7 +49,7 @@ MEMBERS = """v ts broker boot seq event wire service provider label endpoint pro
     in_flight requests errors latency_ms rtt_ms sent_ts dropped coalesced why"""
 
 UNUSED = {"zone": "string"}
-"""Members that records may have, and of which no table tells, with their types."""
+"""Members that records may have and no table has, with their types."""
 
 RECORD = StructType(
     [
