@@ -279,7 +279,8 @@ class Backlogs(Rig):
         unfinished = await self.speaker(server, b"unfinished", source="127.0.0.2").shake()
         unfinished.raw.send(unfinished.encoded(bytes(6 * MEBIBYTE))[:-1])
         memory = server.router.memory
-        await until(lambda: not unfinished.raw.unsent and memory.shares()[Share.INPUT] > 5 * MEBIBYTE)
+        # All of its bytes: if some were still to be read, the queue below would fit, and there would be no eviction.
+        await until(lambda: not unfinished.raw.unsent and memory.shares()[Share.INPUT] >= 6 * MEBIBYTE - 1)
         # The bytes that wait for a peer count once it blocks: at the write of its long queue, before the next message.
         for _ in range(201):
             server.router.send_all([To(b"slow")], [bytes(20_000)], 1.0)
