@@ -75,8 +75,10 @@ class IRegistry(Interface):
         ``why`` is "left" (by default), "withdrawn" or "expired"; see `Change`.
         """
 
-    def offer(services: Sequence[Service], rights: Rights) -> None:
+    def offer(services: Sequence[Service], rights: Rights, instead_of: int | None = ...) -> None:
         """Add services of one registered provider (``Service.provider``), each a distinct object.
+
+        With ``instead_of``, the limit of all services counts as it is after that provider has left, which follows.
 
         For each service, in order, the waits are notified first, then the watchers. The same service may be offered
         more than once. Invalid services are left out, the others are added; then `Refusals` is raised, with a reason

@@ -263,11 +263,13 @@ class Registry:
 
     # services
 
-    def offer(self, services: Sequence[Service], rights: Rights) -> None:
+    def offer(self, services: Sequence[Service], rights: Rights, instead_of: int | None = None) -> None:
         if not services:
             return
         member = self._members[services[0].provider]
-        room = rights.services - len(member.services)
+        room = rights.services - self._number_of(member)
+        leaving = self._members.get(instead_of) if instead_of is not None else None
+        others = self._service_count - (0 if leaving is None else len(leaving.services))
         payer = member.payer
         added: list[Service] = []
         refused: list[Refusal] = []
@@ -277,7 +279,7 @@ class Registry:
                 if len(added) >= room:
                     text = f"a peer may offer {rights.services} services, and this is one more"
                     raise at_limit(text, rights.key)
-                self._check_room(self._service_count + len(added))
+                self._check_room(others + len(added))
                 if payer is not None:
                     payer.take(service)
             except Refusal as refusal:
@@ -300,10 +302,17 @@ class Registry:
         _check_texts(service)
         former = None if instead_of is None else self._members.get(instead_of)
         if former is not None:
-            gone = [each for each in former.services if each.name == name]
-            self._check_room(self._service_count - len(gone))
+            self._check_room(self._service_count - sum(each.name == name for each in former.services))
             if former.payer is not None and service.provider == instead_of:
-                former.payer.check(gone, service)
+                former.payer.check(self._named(former, name), service)
+
+    def _number_of(self, member: ProviderEntry) -> int:
+        """Return how many services a provider offers."""
+        return len(member.services)
+
+    def _named(self, member: ProviderEntry, name: str) -> list[Service]:
+        """Return the services of that name that a provider offers."""
+        return [each for each in member.services if each.name == name]
 
     def _check_room(self, count: int) -> None:
         """Raise `Refusal` LIMIT if the broker may have no service besides that many."""

@@ -210,10 +210,10 @@ class ClusterRegistry(Registry):
         self._show(dict.fromkeys(item.key for item in items), step)
         self._finish(step)
 
-    def offer(self, services: Sequence[Service], rights: Rights) -> None:
+    def offer(self, services: Sequence[Service], rights: Rights, instead_of: int | None = None) -> None:
         if services:
             self._refuse_foreign(services[0].provider)
-        super().offer(services, rights)
+        super().offer(services, rights, instead_of)
 
     def withdraw(self, provider: int, names: Iterable[str]) -> None:
         self._refuse_foreign(provider)
@@ -372,6 +372,14 @@ class ClusterRegistry(Registry):
         ]
 
     # inside: own registrations
+
+    # Superseded ones are not found, and count for their provider nevertheless.
+
+    def _number_of(self, member: ProviderEntry) -> int:
+        return len(self._holdings[member.id].items)
+
+    def _named(self, member: ProviderEntry, name: str) -> list[Service]:
+        return [each.service for each in self._holdings[member.id].items.values() if each.service.name == name]
 
     def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
         if member.id == BROKER:

@@ -20,7 +20,8 @@ from zope.interface.verify import verifyObject
 from broker.core.cluster.cluster_interfaces import IMirror, Key, Registration, key_of
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import IRegistry
+from broker.core.interfaces import IRegistry, StoredMemory
+from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.core.model import (
     NOBODY,
     Change,
@@ -46,10 +47,10 @@ GRACE = 30.0
 class Rig:
     """A registry with its clock, and all its changes."""
 
-    def __init__(self, first: int = 1) -> None:
+    def __init__(self, first: int = 1, memory: StoredMemory | None = None) -> None:
         self.clock = Clock()
         restored = Restored((), GRACE, self.clock, lambda ids: None)
-        self.registry = ClusterRegistry(self.clock, count(first).__next__, restored)
+        self.registry = ClusterRegistry(self.clock, count(first).__next__, restored, memory)
         self.changes: list[Change] = []
         self.own: list[Change] = []
         self.registry.watch(self.changes.append)
@@ -252,6 +253,32 @@ def test_services_over_the_limit_are_left_out_and_counted() -> None:
     rig.registry.mirror([*other(7, *(("chat", f"h:{number}") for number in range(5)))])
     assert rig.find("chat") == [(7, "h:0"), (7, "h:1"), (7, "h:2")]
     assert rig.registry.left_out == 2
+
+
+def held_elsewhere(memory: StoredMemory | None = None) -> tuple[Rig, int]:
+    """Register a provider with one service, of which another member has a later registration."""
+    rig = Rig(memory=memory)
+    mine = rig.registry.join("p", "elko", "192.0.2.1:1", payer="192.0.2.1")
+    rig.offer(mine, ("chat", "h:1"))
+    rig.registry.mirror(other(7, ("chat", "h:1")), superseded=[at("chat", "h:1")])
+    assert rig.find("chat") == [(7, "h:1")]
+    return rig, mine
+
+
+def test_a_superseded_service_counts_towards_the_limit_of_its_provider() -> None:
+    rig, mine = held_elsewhere()
+    with pytest.raises(Refusal):
+        rig.registry.offer([Service("mail", "h:2", mine)], Rights(services=1))
+
+
+def test_a_superseded_service_makes_room_in_the_memory_of_its_address_for_its_successor() -> None:
+    memory = MemoryBudget(MemoryLimits(address=20_000))
+    rig, mine = held_elsewhere(memory)
+    rig.registry.amend(Service("chat", "h:1", mine, info="x" * 3_000))
+    rig.registry.mirror(other(7, ("chat", "h:1")), superseded=[at("chat", "h:1")])
+    rig.registry.check(Service("chat", "h:2", mine, info="y" * 3_000), FREE, mine)
+    with pytest.raises(Refusal):
+        rig.registry.check(Service("mail", "h:2", mine, info="y" * 3_000), FREE, mine)
 
 
 def test_services_that_were_left_out_are_found_when_there_is_room() -> None:

@@ -109,6 +109,15 @@ def test_a_move_counts_towards_the_limit_of_its_new_owner() -> None:
     assert http.put("bank", "c").status == 429
 
 
+def test_a_move_takes_no_further_place_of_all_services() -> None:
+    http = HttpFarm()
+    token = http.put("bank", "a").json["owner_token"]
+    http.farm.registry.most_services = http.farm.registry.sizes()["services"]
+    assert http.put("bank", "b").status == 429
+    assert http.put("bank", "a", "h:2", AWAY, token).status == 200
+    assert http.find("bank") == ["h:2"]
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "unix", "uid 1000 here"])
 def test_this_machine_is_one_owner_by_all_its_local_addresses(http: HttpFarm, address: str) -> None:
     assert http.put("bank", "a", address="127.0.0.1").status == 201

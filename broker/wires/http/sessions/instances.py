@@ -311,11 +311,12 @@ class Instances:
         owner = _claim(name, instance, principal, token)
         self._check_room(owner.name, before)
         rights = Rights()
-        self._registry.check(_service(name, 0, offer), rights)
+        instead_of = None if before is None else before.provider
+        self._registry.check(_service(name, 0, offer), rights, instead_of)
         label, payer = offer.label or f"{name}/{instance}", "" if principal.name else principal.address
         provider = self._registry.join(label, WIRE, principal.address, owner, payer)
         try:
-            self._registry.offer([_service(name, provider, offer)], rights)
+            self._registry.offer([_service(name, provider, offer)], rights, instead_of)
         except Refusal:
             self._registry.leave(provider, "withdrawn")
             raise
