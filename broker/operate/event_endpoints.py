@@ -520,7 +520,7 @@ def watch_endpoints(hub: WatchHub) -> list[Endpoint]:
         def begin(outlet: Outlet) -> Callable[[], None]:
             return partial(hub.remove, hub.add(outlet, chosen, form, since))
 
-        return Stream(begin, headers=[("Cache-Control", "no-store")])
+        return Stream(begin, headers=[("Cache-Control", "no-store")], upgrades=True)
 
     return [
         Endpoint(

@@ -79,7 +79,7 @@ class Outlet(Protocol):
 
 @attrs.frozen(eq=False)
 class Stream:
-    """A response without an end: server-sent events, or a WebSocket where the request asks for an upgrade.
+    """A response without an end: server-sent events, or, if ``upgrades``, a WebSocket where the request asks for one.
 
     ``begin`` is called once with the outlet, and returns the function that the transport calls when the peer has gone,
     or when the outlet is closed. ``room`` is called each time that `Outlet.behind` becomes False. ``received`` is
@@ -91,6 +91,7 @@ class Stream:
     received: Callable[[str], None] = lambda text: None
     content_type: str = "text/event-stream"
     headers: Sequence[tuple[str, str]] = ()
+    upgrades: bool = False
 
 
 @attrs.define(eq=False)

@@ -21,7 +21,7 @@ def _stream(call: Call) -> Stream:
         outlet.write(b"data: x\n\n")
         return lambda: None
 
-    return Stream(begin)
+    return Stream(begin, upgrades=True)
 
 
 STREAM = Endpoint("GET", "/stream", "stream", "", _stream, operation=None)

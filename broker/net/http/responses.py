@@ -2,7 +2,7 @@
 
 Rules:
 - The result is discarded, and a Deferred cancelled, when the peer has gone.
-- A stream is in chunks (server-sent events), or a WebSocket where the request asks for an upgrade.
+- A stream is in chunks (server-sent events), or a WebSocket where it has one and the request asks for it.
 - The producer of a stream sees ``behind`` while the peer does not read. Beyond ``write_buffer`` of output meanwhile,
   the peer is disconnected.
 - An exception of a producer is logged, and ends the connection.
@@ -174,7 +174,8 @@ class Answering:
             self._refuse_to_wait(NO_ROOM)
             return
         outlet: _Events | WebSocket
-        if Upgrade.asked(request):
+        # Another upgrade than those on offer is ignored (RFC 9110, 7.8).
+        if stream.upgrades and Upgrade.asked(request):
             try:
                 upgrade = Upgrade(request)
             except Problem as problem:

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 from twisted.logger import capturedLogs
 from wsproto import ConnectionType, WSConnection
@@ -30,7 +31,7 @@ class Feed:
         self.received: list[str] = []
 
     def respond(self, request: Request) -> Stream:
-        return Stream(self._begin, self._room, self.received.append)
+        return Stream(self._begin, self._room, self.received.append, upgrades=True)
 
     def _begin(self, outlet: Outlet) -> Any:
         self.outlets.append(outlet)
@@ -84,6 +85,16 @@ def test_a_stream_writes_until_the_peer_goes(feed: Feed) -> None:
     feed.outlets[0].write(b"late")
     feed.outlets[0].close()
     assert feed.ended == 1
+    site.quiet()
+
+
+def test_a_stream_without_websockets_sends_events_to_a_request_for_one(feed: Feed) -> None:
+    site = Site(lambda request: attrs.evolve(feed.respond(request), upgrades=False))
+    client = Client(site)
+    text = client.link.raw()
+    assert text.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert text.endswith(b"7\r\nfirst\n\n\r\n")
+    client.link.lose()
     site.quiet()
 
 
