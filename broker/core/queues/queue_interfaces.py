@@ -70,6 +70,10 @@ class MessageKeeper(Protocol):
         """Keep a message, and notify its author of the outcome. A message without an author is retried until it
         succeeds."""
 
+    def replaces(self, moved: Message, former: Message) -> None:
+        """Let ``former`` return to its queue if that of ``moved``, which was added, is given up before the write. To be
+        called before ``former`` is removed."""
+
     def remove(self, message: Message) -> None:
         """Remove a message that left its queue."""
 
@@ -115,6 +119,9 @@ class QueueTable(Protocol):
     refused: Counter[str]
     deaths: Counter[Death]
     lost: Counter[Death]
+
+    def present(self, space: str, name: str) -> Any:
+        """Return a queue if it exists, otherwise None."""
 
     def dead_letter_queue(self, queue: Any) -> Any:
         """Return the dead-letter queue of a queue."""

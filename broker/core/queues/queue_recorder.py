@@ -14,7 +14,8 @@ Rules:
   author, dead letters above all, and removals are written then. So no confirmed message is lost.
 - A message that a reader has confirmed counts as safe, whatever happens to the disk.
 - A queue that another broker has taken (`Fenced`) is reported to ``fenced``, and the rest of the transaction is written
-  next. Nothing more is written of a queue that was given up; its authors get negative confirms.
+  next. Nothing more is written of a queue that was given up; its authors get negative confirms, and messages that were
+  moved into it return to the queues from which they came.
 - Rows whose transaction has an unknown outcome are deleted again by a later one if their authors got negative
   confirms, or if their messages are removed before they are written again.
 
@@ -119,6 +120,8 @@ class QueueRecorder:
         """Queues that are not in the store yet."""
         self._doubtful: set[tuple[int, int]] = set()
         """Messages that wait to be written again, and are perhaps in the store, by number of the queue and order."""
+        self._moved: dict[Message, tuple[Message, bytes, Any]] = {}
+        """The former message, its head and its body, by each moved one that is not written yet."""
         self._queues_gone: list[int] = []
         self._numbered: dict[int, Queue] = {}
         """Queues that were numbered in this run, by number."""
@@ -162,6 +165,10 @@ class QueueRecorder:
         elif (gathered == 1 or gathered == COMMIT_MESSAGES) and not self._errors.failures:
             self._timer.reset(0)  # not here and now: an author is never notified while it publishes
 
+    def replaces(self, moved: Message, former: Message) -> None:
+        """See `MessageKeeper`."""
+        self._moved[moved] = former, former.head, former.body
+
     def remove(self, message: Message) -> None:
         """See `MessageKeeper`."""
         key = (message.queue.number, message.order)
@@ -202,6 +209,7 @@ class QueueRecorder:
     def give_up(self, queue: Queue) -> None:
         """Write nothing more of a queue, which another broker has. Authors of messages that are not written yet get
         negative confirms; a transaction in progress decides about the others."""
+        self._end_moves()  # before the flag: a message that a reader has confirmed must not return
         number, queue.number, queue.given_up = queue.number, 0, True
         waiting = [each for each in self._gathered if each[0].queue is queue]
         if waiting:
@@ -215,6 +223,35 @@ class QueueRecorder:
         for message, _, _ in waiting:
             message.kept = NOT_KEPT
         self._refuse(each for each in waiting if each[1] is not None)
+        self._end_moves()
+
+    def _end_moves(self) -> None:
+        """Forget the moves that are safe, and undo those into queues that were given up before the write."""
+        undone: list[tuple[Message, bytes, Any]] = []
+        for moved, former in list(self._moved.items()):
+            last = moved.last
+            lost = last.queue.given_up and last.kept != KEPT
+            if lost and last.kept == WRITING:
+                continue  # the transaction in progress decides
+            if lost or last.kept == KEPT or last.state == GONE:
+                del self._moved[moved]
+            if lost:
+                undone.append(former)
+        if not undone:
+            return
+        waiting = {id(message) for message, _, _ in self._gathered}
+        back: dict[tuple[int, int], Message] = {}
+        for message, head, body in undone:
+            if not message.queue.take_back(message, head, body):
+                self.log.error("a message that was moved to another broker's queue is lost, since its queue is gone")
+                continue
+            back[message.queue.number, message.order] = message
+            # The removal may have been written, if the outcome of a transaction was unknown.
+            if message.kept and id(message) not in waiting:
+                self.add(message, None, None)
+        self._gone = [each for each in self._gone if each[:2] not in back]
+        for queue in {message.queue: None for message in back.values()}:
+            queue.serve()
 
     def _keep_to_own(self) -> None:
         """Discard what waits to be written of queues that were given up."""
@@ -413,8 +450,8 @@ class QueueRecorder:
             each for each in gathered if each[1] is None and each[0].state != GONE and not each[0].queue.given_up
         ]
         self._bytes = sum(message.size for message, _, _ in self._gathered)
-        for message, _, _ in self._gathered:
-            message.kept = WAITING
+        for message, _, _ in gathered:
+            message.kept = NOT_KEPT if message.queue.given_up else WAITING
         self._refuse(each for each in gathered if each[1] is not None)
 
     def _fence(self, numbers: frozenset[int], gathered: list[_Gathered]) -> None:
@@ -433,6 +470,8 @@ class QueueRecorder:
 
     def _next(self, _: object) -> None:
         self._writing = False
+        if self._moved:
+            self._end_moves()
         if not self._pending or self._stopped is not None:
             self._fire_flushed()
         if self._stopped is not None:

@@ -247,6 +247,7 @@ class Queue:
         target._add(moved, due)
         if keeper is not None:
             keeper.add(moved, None, None)
+            keeper.replaces(moved, message)
         self._drop(message)
         target.serve()
         return True
@@ -400,6 +401,18 @@ class Queue:
             self._delayed.discard(message)
             self._drop(message)
             self._wake(self._first_deadline())
+
+    def take_back(self, message: Message, head: bytes, body: Any) -> bool:
+        """Return a moved message to its place. Returns False if the queue was deleted or given up meanwhile.
+
+        It is as it was before, with its head and body, but for the keeper, which is to keep it again.
+        """
+        if self.given_up or self._queues.present(self.space, self.name) is not self:
+            return False
+        message.head, message.body, message.successor, message.state = head, body, None, READY
+        self._count_in(message)
+        self._return(message)
+        return True
 
     # consumers
 

@@ -217,6 +217,10 @@ class NoStore:
         """Raise AssertionError."""
         raise AssertionError("no queue is durable")
 
+    def replaces(self, moved: Message, former: Message) -> None:
+        """Raise AssertionError."""
+        raise AssertionError("no queue is durable")
+
     def remove(self, message: Message) -> None:
         """Ignore that a restored message left its queue."""
 

@@ -259,6 +259,40 @@ def test_a_fenced_owner_writes_nothing_more_and_says_so(cluster: Cluster) -> Non
     assert b.author.lost == []
 
 
+def moved_into_a_lost_queue(cluster: Cluster, *, known: bool) -> Broker:
+    """Move three messages, which authors know to be safe, into a queue that another broker takes in that moment."""
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    assert a.ask("other") is None
+    a.send(b"1", b"2", b"3")
+    a.run()
+    worker = Worker()
+    consumer = a.consume(worker)
+    a.gone(worker, consumer)  # delivered once
+    if not known:
+        cluster.claims.away.add("a")
+        cluster.claims.set(("/", "other"), None)
+        assert b.ask("other") is None
+    for _ in range(2):
+        assert a.queue().move(a.queue("other"), lambda message: message.head)
+    if known:
+        cluster.claims.set(("/", "other"), "b")
+    a.run()
+    return a
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_messages_that_are_moved_into_a_queue_of_another_broker_return(cluster: Cluster, known: bool) -> None:
+    a = moved_into_a_lost_queue(cluster, known=known)
+    assert a.lost == [("/", "other")]
+    assert a.load() == (3, 0)
+    assert cluster.stored() == [("", 1, 1), ("", 2, 1), ("", 3, 1)]
+    assert a.read() == [b"1", b"2", b"3"]
+    a.run()
+    assert cluster.stored() == []
+    assert (a.queues.messages, a.queues.bytes) == (0, 0)
+
+
 def test_only_the_lost_queue_of_a_transaction_is_refused(cluster: Cluster) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     assert a.ask("one") is None
