@@ -85,12 +85,13 @@ class IRegistry(Interface):
         for each that was left out.
         """
 
-    def check(service: Service, rights: Rights, instead_of: int | None = ...) -> None:
+    def check(service: Service, rights: Rights, instead_of: int | None = ..., payer: str = ...) -> None:
         """Raise the `Refusal` with which `offer` would leave out the service, apart from limits of number.
 
         With ``instead_of``, the limit of all services counts too, as it is after the services of that name of that
         provider are withdrawn: a lower one, of a reload, must not cost the former service. So does the memory of the
-        address that pays for them, if the new service is of that provider, too.
+        address that pays for them, if the new service is of that provider, too; or the memory of ``payer``, if another
+        address pays for the new service.
         """
 
     def withdraw(provider: int, names: Iterable[str]) -> None:

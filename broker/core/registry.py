@@ -291,7 +291,7 @@ class Registry:
         if refused:
             raise Refusals(refused)
 
-    def check(self, service: Service, rights: Rights, instead_of: int | None = None) -> None:
+    def check(self, service: Service, rights: Rights, instead_of: int | None = None, payer: str = "") -> None:
         name = service.name
         if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
@@ -303,7 +303,9 @@ class Registry:
         former = None if instead_of is None else self._members.get(instead_of)
         if former is not None:
             self._check_room(self._service_count - sum(each.name == name for each in former.services))
-            if former.payer is not None and service.provider == instead_of:
+            if payer:
+                ServicePayer(self._memory, payer).check((), service)
+            elif former.payer is not None and service.provider == instead_of:
                 former.payer.check(self._named(former, name), service)
 
     def _number_of(self, member: ProviderEntry) -> int:

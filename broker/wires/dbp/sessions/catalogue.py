@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
+import attrs
 from twisted.logger import Logger
 
 from broker.access.identity import same_host
@@ -169,7 +170,9 @@ class Catalogue:
         entry.contract = entry.details.interval is not None
         if old is not None:
             # Before the old one ends: a refusal afterwards would leave none.
-            self._registry.check(self._service(entry), self._rights, old.provider)
+            service = attrs.evolve(self._service(entry), provider=old.provider)
+            payer = "" if same_host(old.address, address) else address
+            self._registry.check(service, self._rights, old.provider, payer)
             self._replace(old, connection)
         self._join(entry, restored)
         self.bind(entry, connection)

@@ -397,14 +397,26 @@ def test_a_service_outlives_a_change_that_a_lower_limit_refuses(both: Both, way:
     assert both.dbp.catalogue.get("Rohan") is not None
 
 
-def test_a_service_outlives_another_address_that_has_no_memory(both: Both) -> None:
+@pytest.mark.parametrize("size", [8_000, 600])
+def test_a_service_outlives_another_address_that_has_no_memory(both: Both, size: int) -> None:
     registry, catalogue = both.elko.registry, both.dbp.catalogue
-    info = b'{"port": 6000, "about": "%b"}' % (b"x" * 8_000)
+    info = b'{"port": 6000, "about": "%b"}' % (b"x" * size)
     catalogue.register("Rohan", info, THERE, Form.TEXT, None)
     memory = registry._memory = catalogue._memory = MemoryBudget(MemoryLimits(address=30_000))
     memory.store(ELSEWHERE, 20_000)
     with pytest.raises(Refusal):
         catalogue.register("Rohan", info, ELSEWHERE, Form.TEXT, None)
+    assert [service.hostport for service in registry.find("Rohan", "tcp")] == [f"{THERE}:6000"]
+
+
+def test_a_service_outlives_labels_for_which_its_address_has_no_memory(both: Both) -> None:
+    registry, catalogue = both.elko.registry, both.dbp.catalogue
+    memory = registry._memory = catalogue._memory = MemoryBudget(MemoryLimits(address=30_000))
+    catalogue.register("Rohan", b'{"port": 6000, "about": "%b"}' % (b"x" * 700), THERE, Form.TEXT, None)
+    memory.store(THERE, 22_000 - memory.of(THERE))
+    info = b'{"port": 6000, "meta": {"a": "%b", "b": "%b", "c": "%b"}}' % ((b"x" * 200,) * 3)
+    with pytest.raises(Refusal):
+        catalogue.register("Rohan", info, THERE, Form.TEXT, None)
     assert [service.hostport for service in registry.find("Rohan", "tcp")] == [f"{THERE}:6000"]
 
 
