@@ -429,6 +429,8 @@ class QueueRecorder:
         newest = gathered[-1][0].order if gathered else 0
         self._gone = [*((*each, newest) for each in batch.gone), *self._gone]
         self._queues_gone = [*batch.queues_gone, *self._queues_gone]
+        for message, _, _ in gathered:
+            message.kept = NOT_KEPT if message.queue.given_up else WAITING
         if isinstance(failure.value, Fenced):
             self._fence(failure.value.queues, gathered)
             return
@@ -450,15 +452,11 @@ class QueueRecorder:
             each for each in gathered if each[1] is None and each[0].state != GONE and not each[0].queue.given_up
         ]
         self._bytes = sum(message.size for message, _, _ in self._gathered)
-        for message, _, _ in gathered:
-            message.kept = NOT_KEPT if message.queue.given_up else WAITING
         self._refuse(each for each in gathered if each[1] is not None)
 
     def _fence(self, numbers: frozenset[int], gathered: list[_Gathered]) -> None:
         """Give up the queues that another broker has taken; the rest of the transaction is written next."""
         lost = [queue for queue in map(self._numbered.get, sorted(numbers)) if queue is not None]
-        for message, _, _ in gathered:
-            message.kept = NOT_KEPT if message.queue.given_up else WAITING
         self._refuse(each for each in gathered if each[0].queue.given_up and each[1] is not None)
         self._gathered = [each for each in gathered if not each[0].queue.given_up] + self._gathered
         self._bytes = sum(message.size for message, _, _ in self._gathered)

@@ -403,10 +403,8 @@ class Queue:
             self._wake(self._first_deadline())
 
     def take_back(self, message: Message, head: bytes, body: Any) -> bool:
-        """Return a moved message to its place. Returns False if the queue was deleted or given up meanwhile.
-
-        It is as it was before, with its head and body, but for the keeper, which is to keep it again.
-        """
+        """Return a moved message, with its head and body, to its place. Returns False if the queue was deleted or given
+        up meanwhile. The keeper of a durable queue has to keep the message again."""
         if self.given_up or self._queues.present(self.space, self.name) is not self:
             return False
         message.head, message.body, message.successor, message.state = head, body, None, READY

@@ -259,8 +259,8 @@ def test_a_fenced_owner_writes_nothing_more_and_says_so(cluster: Cluster) -> Non
     assert b.author.lost == []
 
 
-def moved_into_a_lost_queue(cluster: Cluster, *, known: bool) -> Broker:
-    """Move three messages, which authors know to be safe, into a queue that another broker takes in that moment."""
+@pytest.mark.parametrize("known", [False, True])
+def test_messages_that_are_moved_into_a_queue_of_another_broker_return(cluster: Cluster, known: bool) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     assert a.ask() is None
     assert a.ask("other") is None
@@ -278,12 +278,6 @@ def moved_into_a_lost_queue(cluster: Cluster, *, known: bool) -> Broker:
     if known:
         cluster.claims.set(("/", "other"), "b")
     a.run()
-    return a
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_messages_that_are_moved_into_a_queue_of_another_broker_return(cluster: Cluster, known: bool) -> None:
-    a = moved_into_a_lost_queue(cluster, known=known)
     assert a.lost == [("/", "other")]
     assert a.load() == (3, 0)
     assert cluster.stored() == [("", 1, 1), ("", 2, 1), ("", 3, 1)]
