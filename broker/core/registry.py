@@ -160,6 +160,8 @@ class Registry:
         self._service_count = 0
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
+        self._shown: set[int] = set()
+        """The `id` of each service whose own check is doubtful, and whose rule has `Policy.SHOW`."""
         self._doubts: dict[int, Check] = {}
         """Providers that have missed signs of life; see `doubt`."""
         self._panic = PANIC
@@ -457,7 +459,9 @@ class Registry:
         changes: list[Change] = []
         for service, known in zip(member.services, before, strict=True):
             same = self._index[service.name, service.protocol]
-            changes += self._rejudge(same, service, known, same.judgement(service))
+            # A doubt hides the policy of the rule from the group.
+            policy = Policy.SHOW if id(service) in self._shown else same.judgement(service)
+            changes += self._rejudge(same, service, known, policy)
         self._notify(changes)
 
     def use_panic(self, share: float) -> None:
@@ -570,6 +574,9 @@ class Registry:
         check = self._checks.pop(id(old), None)
         if check is not None:
             self._checks[id(new)] = check
+        if id(old) in self._shown:
+            self._shown.remove(id(old))
+            self._shown.add(id(new))
         return self._watches.record(Kind.AMENDED, new.provider, new)
 
     def _notify(self, changes: Sequence[Change]) -> None:
@@ -592,6 +599,7 @@ class Registry:
             key = (service.name, service.protocol)
             same = self._index[key]
             self._checks.pop(id(service), None)
+            self._shown.discard(id(service))
             if same.judged:
                 judged[same] = None
             if same.remove(service):
@@ -608,8 +616,11 @@ class Registry:
         """Set the result of the health checks of a service in a group. Returns the changes to announce."""
         before = self.check_of(service)
         self._checks.pop(id(service), None)
+        self._shown.discard(id(service))
         if check is not None:
             self._checks[id(service)] = check
+            if check.state is CheckState.DOUBTFUL and policy is Policy.SHOW:
+                self._shown.add(id(service))
         return self._rejudge(same, service, before, policy)
 
     def _rejudge(self, same: ServiceGroup, service: Service, before: Check | None, policy: Policy) -> list[Change]:

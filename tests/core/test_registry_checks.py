@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from twisted.internet.task import Clock
 
@@ -43,6 +44,21 @@ def test_only_a_failing_state_changes_the_order():
     registry, services = farm(3)
     registry.set_check(services[0], Check(CheckState.UNTESTED, "not checked yet", 0.0), Policy.HIDE)
     assert list(registry.find("inn", "tcp")) == services
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(Policy.SHOW, "012"), (Policy.LAST, "120"), (Policy.HIDE, "120")])
+def test_a_doubtful_service_has_the_place_of_its_rule_after_a_doubt_about_its_provider(policy, expected):
+    registry, services = farm(3)
+    registry.set_check(services[0], Check(CheckState.DOUBTFUL, "one more success is needed", 1.0), policy)
+    assert [each.hostport[-1] for each in registry.find("inn", "tcp")] == list(expected)
+    registry.doubt(services[0].provider, "it is silent")
+    registry.amend(attrs.evolve(services[0], tags=("changed",)))
+    amended = registry.services_of(services[0].provider)[0]
+    assert [each.hostport[-1] for each in registry.find("inn", "tcp")] == list("120")
+    registry.doubt(services[0].provider, None)
+    assert [each.hostport[-1] for each in registry.find("inn", "tcp")] == list(expected)
+    registry.set_check(amended, PASSING, policy)
+    assert [each.hostport[-1] for each in registry.find("inn", "tcp")] == list("012")
 
 
 def test_changes_tell_the_state_and_what_is_hidden():
