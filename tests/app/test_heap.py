@@ -146,6 +146,7 @@ def test_the_heap_is_trimmed_often_during_much_background_work() -> None:
     heap.stop()
 
 
+@pytest.mark.long
 def test_the_broker_is_imported_once_by_a_start() -> None:
     """Its imports are half of the work of a start, which comes after the restart of the interpreter."""
     program = "import sys; sys.argv[1:] = ['elkobroker', '--no-such-option']; import broker.twistd; print('once')"

@@ -302,6 +302,7 @@ reactor.run()
 """A program around the daemon, which goes on after a failed start."""
 
 
+@pytest.mark.long
 def test_a_failed_start_leaves_no_listener_of_bridges(west: Site, east: Site, tmp_path: Path) -> None:
     path, port = west.folder / "elkobroker.toml", free_port()
     path.write_text(

@@ -60,7 +60,8 @@ def done(
     )
 
 
-@pytest.mark.parametrize("encoding", sampled(ENCODINGS), ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 def test_characters_that_an_encoding_lacks_are_escaped(daemon: Daemon, encoding: dict[str, str]) -> None:
     for command in COMMANDS:
         found = done(daemon, command, **encoding)
@@ -88,6 +89,7 @@ def test_closed_streams_are_no_failure(daemon: Daemon, redirected: str) -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_closed_pipe_ends_the_command_in_silence(daemon: Daemon) -> None:
     for command in ("services", "--help"):
         read, write = os.pipe()

@@ -130,6 +130,7 @@ def test_every_program_is_run_here() -> None:
     assert "-m pytest -q test_programs.py" in GUIDE
 
 
+@pytest.mark.long
 def test_a_worker_on_a_durable_queue(programs: Programs) -> None:
     [arguments] = re.findall(r"^\$ python put.py (.*)$", GUIDE, re.M)
     assert programs.output("put.py", *arguments.split()) == SHOWN["put.py"]
@@ -146,6 +147,7 @@ def test_a_service_and_its_caller(programs: Programs) -> None:
         assert programs.output("ask.py") == SHOWN["ask.py"]
 
 
+@pytest.mark.long
 def test_a_watcher(programs: Programs) -> None:
     with programs.running("watch.py") as watcher, programs.running("offer.py") as offer:
         shown = watcher.lines(1)

@@ -282,6 +282,7 @@ AGAIN = 10.0
 """Seconds from one interrupt to the next: longer than an end in good order takes."""
 
 
+@pytest.mark.long
 def test_the_example_of_a_queue(farm: Farm) -> None:
     worker = example(farm, "mtl_jobs.py", "work")
     said(worker, "waiting for work")

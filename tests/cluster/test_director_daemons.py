@@ -170,6 +170,7 @@ def test_contexts_that_are_granted_and_not_open_are_opened_once_after_the_end_of
     assert not any("raceback" in line for each in brokers.running.values() for line in each.log)
 
 
+@pytest.mark.long
 def test_a_broker_that_stops_gives_the_claim_to_another(farm: Farm) -> None:
     brokers = farm.brokers
     [name] = active(brokers)

@@ -98,6 +98,7 @@ def test_the_pieces_of_the_guide(brokers: Brokers) -> None:
             piece("ask")([dns[0]], b"x" * 12)
 
 
+@pytest.mark.long
 def test_the_examples_go_on_at_the_next_broker(brokers: Brokers) -> None:
     a, b = brokers["a"], brokers["b"]
     elko = ",".join(f"127.0.0.1:{each.port()}" for each in (a, b))

@@ -82,7 +82,8 @@ class Finder(threading.Thread):
         self.join()
 
 
-@pytest.mark.parametrize("drained", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("drained", [False, True])
 def test_a_restart_of_each_broker_loses_no_registration(tmp_path: Path, drained: bool) -> None:
     with Brokers(tmp_path, "a", "b", "c", ttl=10) as brokers, ExitStack() as threads:
         servers = [Server(brokers, number) for number in range(1, SERVERS + 1)]

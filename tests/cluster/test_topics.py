@@ -62,6 +62,7 @@ class Mc0:
         return self.socket.recv_multipart()
 
 
+@pytest.mark.long
 def test_messages_reach_both_wires_at_the_other_broker_in_order_and_again_after_a_stop(brokers: Brokers) -> None:
     a, b = brokers["a"], brokers["b"]
     with zmq.Context() as sockets, Client(address(b, "mtl")) as client:

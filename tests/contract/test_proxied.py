@@ -216,7 +216,7 @@ def places(daemon: Daemon, elsewhere: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("wire", ["http", "elko", "dbp"])
+@pytest.mark.parametrize("wire", ["http", "elko", pytest.param("dbp", marks=pytest.mark.long)])
 def test_the_broker_connects_to_no_special_address_for_a_stranger(tmp_path: Path, wire: str) -> None:
     rule = '[checks]\nnetworks = ["0.0.0.0/0", "::/0"]\n' + (
         '[[checks.rules]]\nservices = ["*"]\nkind = "tcp"\ninterval = 1\ntimeout = 0.5\nwires = ["http", "elko"]\n'

@@ -96,6 +96,7 @@ def test_of_an_hour_over_the_age_all_is_deleted_whatever_room_there_is(tmp_path,
     assert sealed_in(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_long_look_is_done_in_pieces_with_lines_appended_between_them(tmp_path):
     hours = tmp_path / "segments"
     for day in range(1, 30):

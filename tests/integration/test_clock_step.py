@@ -62,7 +62,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "clock.so"
 
 
-@pytest.mark.parametrize("step", [pytest.param(HOUR, marks=pytest.mark.long), -HOUR])
+@pytest.mark.long
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
 def test_a_step_of_the_time_of_day_ends_no_session_and_delays_no_timer(
     library: Path, tmp_path: Path, step: int
 ) -> None:

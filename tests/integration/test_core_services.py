@@ -128,6 +128,7 @@ def test_an_answer_to_a_node_has_values_of_a_mebibyte_at_most(daemon: Daemon) ->
     assert (len(found.pop("lvc:long")["text"]), found) == (600_000, {"Error": no_room})
 
 
+@pytest.mark.long
 def test_messages_of_log_topics_are_collected_from_every_wire(daemon: Daemon) -> None:
     url = f"http://127.0.0.1:{daemon.http_port()}"
     with clients_of(daemon) as clients:

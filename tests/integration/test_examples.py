@@ -56,6 +56,7 @@ def services(daemon: Daemon) -> dict[str, dict[str, Any]]:
     return {row["service"]: row for row in rows if row["provider"]}
 
 
+@pytest.mark.long
 def test_programs_that_stay_register_once(daemon: Daemon, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     ports = {
         "9080": str(daemon.http_port()),

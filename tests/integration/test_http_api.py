@@ -91,6 +91,7 @@ def _keeps(operation: Any, mode: GenerationMode) -> None:
         check()
 
 
+@pytest.mark.long
 def test_the_document_is_valid_openapi(http: Http) -> None:
     document = http.ask("/openapi.json")
     validate(document)

@@ -390,6 +390,7 @@ def test_systemd_hears_of_start_reload_and_stop(tmp_path: Path) -> None:
             daemon.ended()
 
 
+@pytest.mark.long
 def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(

@@ -177,6 +177,7 @@ def test_noops_come_at_half_the_ttl_until_a_silent_session_ends(daemon: Daemon, 
     assert set(node.heard()) <= {"NOOP"}  # some from before the end
 
 
+@pytest.mark.long
 def test_after_a_kill_subscribers_that_say_nothing_are_sent_messages_and_noops(tmp_path: Path) -> None:
     ttl = 8.0  # in which all must have connected again, also on a machine that is busy
     with Daemon(tmp_path) as daemon:

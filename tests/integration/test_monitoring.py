@@ -66,6 +66,7 @@ def test_each_alert_is_described_and_has_a_case() -> None:
     assert set(re.findall(r"alertname: (\w+)", CASES.read_text())) == set(alerts)
 
 
+@pytest.mark.long
 def test_prometheus_agrees() -> None:
     promtool = program("promtool")
     done = subprocess.run(

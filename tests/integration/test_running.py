@@ -123,6 +123,7 @@ def test_a_reset_by_a_provider_is_its_end(daemon: Daemon) -> None:
         assert admin.receive()["on"] is False
 
 
+@pytest.mark.long
 def test_help_explains_every_option(tmp_path: Path) -> None:
     command = [twistd(), "elkobroker", "--help"]
     shown = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)

@@ -44,6 +44,7 @@ def test_signals_that_arrive_before_the_start_are_handled_at_the_start(tmp_path:
         daemon.wait_for("stopped")
 
 
+@pytest.mark.long
 def test_sigterm_during_the_start_stops_it_in_order(tmp_path: Path) -> None:
     with StartedDaemon(tmp_path) as daemon:
         until(lambda: has(daemon.process.pid, "SigCgt", signal.SIGTERM))

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.daemon import environment
 from tests.patience import PATIENCE
 
@@ -37,6 +39,7 @@ def modules(directory: Path, *options: str) -> set[str]:
     return set(json.loads(line.removeprefix("modules ")))
 
 
+@pytest.mark.long
 def test_a_broker_that_runs_alone_imports_nothing_of_the_cluster(tmp_path: Path) -> None:
     found = modules(tmp_path)
     assert "broker.core.cluster.cluster_interfaces" in found

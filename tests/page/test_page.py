@@ -21,6 +21,8 @@ from tests.page.conftest import PHONE, Tabs
 from tests.page.farm import Farm, configuration
 from tests.patience import PATIENCE, until
 
+pytestmark = pytest.mark.long
+
 
 def row(page: Page, text: str) -> Locator:
     """The rows of the table that have a text."""
@@ -47,7 +49,6 @@ def test_a_service_is_shown_as_it_comes_and_goes(farm: Farm, tabs: Tabs) -> None
     expect(row(page, "coming")).to_have_count(0)
 
 
-@pytest.mark.long
 def test_a_service_that_was_put_by_http_is_shown_too(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url("services"))
     farm.put("by-http", "10.1.2.4:80")
@@ -56,7 +57,6 @@ def test_a_service_that_was_put_by_http_is_shown_too(farm: Farm, tabs: Tabs) -> 
     expect(row(page, "by-http")).to_have_count(0)
 
 
-@pytest.mark.long
 def test_a_service_that_is_offered_anew_is_never_shown_as_gone(farm: Farm, tabs: Tabs) -> None:
     farm.put("renamed", "10.1.2.5:80", label="before")
     page = tabs(farm.url("services"))
@@ -72,7 +72,6 @@ def test_a_service_that_is_offered_anew_is_never_shown_as_gone(farm: Farm, tabs:
     assert page.title() == "gone"
 
 
-@pytest.mark.long
 def test_the_first_screen_has_the_farm_at_a_glance(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url())
     expect(page.get_by_role("heading", level=1)).not_to_have_text("Looking at the farm…")
@@ -95,7 +94,6 @@ def test_a_load_changes_in_its_row(farm: Farm, tabs: Tabs) -> None:
         expect(cell).to_have_text("2.5")
 
 
-@pytest.mark.long
 def test_a_provider_has_the_number_of_its_services_of_now(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("growing-teller") as peer:
         page = tabs(farm.url("providers"))
@@ -105,7 +103,6 @@ def test_a_provider_has_the_number_of_its_services_of_now(farm: Farm, tabs: Tabs
         expect(cell).to_have_text("2")
 
 
-@pytest.mark.long
 def test_loads_stay_in_their_order(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("first-teller") as first, farm.bank("second-teller") as second:
         first.send(to="client", op="load", factor=20)
@@ -117,7 +114,6 @@ def test_loads_stay_in_their_order(farm: Farm, tabs: Tabs) -> None:
         expect(page.locator("tbody tr").first).to_contain_text("second-teller")
 
 
-@pytest.mark.long
 def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
     services = [{"service": f"sorted-{name}", "hostport": "h:1"} for name in ("b", "c", "a")]
     with farm.provider("sorter", services):
@@ -131,7 +127,6 @@ def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
         assert names(page) == ["sorted-c", "sorted-b", "sorted-a"]
 
 
-@pytest.mark.long
 def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs) -> None:
     with farm.bank(name="Needle-In-Hay"), farm.bank(name="other"):
         page = tabs(farm.url("services"))
@@ -144,7 +139,6 @@ def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs) -> None:
         expect(row(page, "other")).to_have_count(1)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("typed", ["[2001:DB8::7]:51", "[2001:db8:", "2001:db8::7]", "[[]2001:*"])
 def test_a_search_finds_an_ipv6_address(farm: Farm, tabs: Tabs, typed: str) -> None:
     with farm.bank("[2001:db8::7]:5123"), farm.bank("[2001:db8::8]:5123"), farm.bank("2"):
@@ -171,7 +165,6 @@ def test_details_tell_why_a_service_is_here(farm: Farm, tabs: Tabs) -> None:
     expect(detail).to_contain_text("has left")
 
 
-@pytest.mark.long
 def test_the_keyboard_moves_opens_and_closes(farm: Farm, tabs: Tabs) -> None:
     with farm.provider("keys", [{"service": f"key-{each}", "hostport": "h:1"} for each in "abc"]):
         page = tabs(farm.url("services?q=key-"))
@@ -215,7 +208,6 @@ def test_events_are_shown_as_they_happen(farm: Farm, tabs: Tabs) -> None:
     expect(left.locator('td[data-label="Reason"]')).to_have_text("")
 
 
-@pytest.mark.long
 def test_each_view_of_a_wire_is_a_table(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("session-of-elko"):
         page = tabs(farm.url())
@@ -229,7 +221,6 @@ def test_each_view_of_a_wire_is_a_table(farm: Farm, tabs: Tabs) -> None:
                 expect(page.get_by_role("complementary", name="Details")).to_contain_text("session-of-elko")
 
 
-@pytest.mark.long
 def test_a_phone_shows_a_service_in_two_lines(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("pocket-teller", "pocket", "10.0.0.7:1"):
         page = tabs(farm.url("services?q=pocket"), PHONE)
@@ -244,7 +235,6 @@ def test_a_phone_shows_a_service_in_two_lines(farm: Farm, tabs: Tabs) -> None:
         expect(page.get_by_role("navigation")).to_be_hidden()
 
 
-@pytest.mark.long
 def test_the_colour_scheme_is_that_of_the_system_or_the_chosen_one(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url(), color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -278,7 +268,6 @@ def large_farm(tmp_path: Path) -> Iterator[Farm]:
         yield Farm(daemon)
 
 
-@pytest.mark.long
 def test_ten_thousand_services_are_a_window_of_rows(large_farm: Farm, tabs: Tabs) -> None:
     farm = large_farm
     peers = [
@@ -372,7 +361,6 @@ LABELS = {"label-content-name-mismatch": {"enabled": True}}
 PLACES = ("", "catalog", "services?open=judged", "loads", "events", "logs", "view/elko/sessions")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("places", "options", "rules"),
     [
@@ -406,7 +394,6 @@ def test_axe_finds_nothing(
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("place", ["events", "services"])
 def test_titles_that_sort_nothing_take_no_room_on_a_phone(farm: Farm, tabs: Tabs, place: str) -> None:
     with farm.bank("narrow-teller", "narrow"):
@@ -422,7 +409,6 @@ def test_titles_that_sort_nothing_take_no_room_on_a_phone(farm: Farm, tabs: Tabs
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
 
 
-@pytest.mark.long
 def test_a_value_of_a_view_has_its_title_on_a_phone(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("bare-teller", "bare") as peer:
         peer.send(to="client", op="load", factor=1.5)
@@ -435,7 +421,6 @@ def test_a_value_of_a_view_has_its_title_on_a_phone(farm: Farm, tabs: Tabs) -> N
         assert found.locator("td", has_text="bare-teller").evaluate(before) == "none"
 
 
-@pytest.mark.long
 def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> None:
     farm.put("aged", "10.1.2.9:80")
     page = tabs(farm.url("view/http/instances"))
@@ -455,7 +440,6 @@ def test_the_header_has_the_version(farm: Farm, tabs: Tabs) -> None:
     expect(tabs(farm.url()).locator("#about")).to_contain_text(version)
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the size of another process's files cannot be limited")
 def test_everything_is_up_only_without_a_full_listener_a_failing_service_and_a_degraded_store(
     tmp_path: Path, tabs: Tabs

@@ -39,6 +39,7 @@ def test_histories_in_which_another_program_deletes_keys(first: int) -> None:
         History(seed, faults=bool(seed % 2), strangers=True).run()
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_history() -> None:
     def lines() -> str:
         history = History(FIRST, steps=20)

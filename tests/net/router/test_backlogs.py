@@ -326,6 +326,7 @@ class Backlogs(Rig):
         self.fail("it is never full")
 
 
+@pytest.mark.long
 class BacklogsPython(Backlogs):
     form = "python"
 

@@ -204,6 +204,7 @@ class Connections(Rig):
         self.assertEqual(self.counters.all(), {"one_connections.accepted": 1})
 
 
+@pytest.mark.long
 class ConnectionsPython(Connections):
     form = "python"
 
@@ -324,6 +325,7 @@ class Takeover(Rig):
         first.close()
 
 
+@pytest.mark.long
 class TakeoverPython(Takeover):
     form = "python"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.net import admission
 from broker.net.peer_interfaces import Sent
 from tests.net.router.rig import MEBIBYTE, Rig, To, numbers
@@ -84,6 +86,7 @@ class Ends(Rig):
         await self.answers(server)
 
 
+@pytest.mark.long
 class EndsPython(Ends):
     form = "python"
 

@@ -235,6 +235,7 @@ class Lengths(Rig):
         await until(lambda: len(server.messages) == 2)
 
 
+@pytest.mark.long
 class LengthsPython(Lengths):
     form = "python"
 

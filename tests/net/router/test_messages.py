@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import zmq
 
 from broker.net.peer_interfaces import Sender, Sent
@@ -159,6 +160,7 @@ class Messages(Rig):
         self.assertEqual(server.ends, [])
 
 
+@pytest.mark.long
 class MessagesPython(Messages):
     form = "python"
 

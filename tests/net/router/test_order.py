@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from broker.net.peer_interfaces import Sent
 from broker.net.router import router_peer as peers
 from broker.net.router.backlog import LARGE
@@ -148,6 +150,7 @@ class Order(Rig):
         await self.finish(200)
 
 
+@pytest.mark.long
 class OrderPython(Order):
     form = "python"
 

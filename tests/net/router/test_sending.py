@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from broker.net.peer_interfaces import NUMBER, Sent
 from broker.net.router.backlog import LARGE
 from tests.net.router.rig import BULKY, MEBIBYTE, Rig, Server, To, numbers
@@ -220,6 +222,7 @@ class Sending(Rig):
         self.assertEqual(list(numbers(await peer.receive(100))), list(range(100)))
 
 
+@pytest.mark.long
 class SendingPython(Sending):
     form = "python"
 

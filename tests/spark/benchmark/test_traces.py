@@ -169,6 +169,7 @@ def broken(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_what_is_no_series_is_told_in_one_sentence(tmp_path):
     told = {}
     for name, why in broken(tmp_path).items():

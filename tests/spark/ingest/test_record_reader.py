@@ -245,6 +245,7 @@ def test_of_a_segment_over_the_limit_no_rows_are_held(tmp_path: Path, monkeypatc
     assert (len(rows["b-one-1"]), aside["b-one-1"]) == (8, [])
 
 
+@pytest.mark.long
 def test_a_line_of_any_length_is_aside_without_being_held(tmp_path: Path) -> None:
     long = b'{"label": "' + b"x" * (64 << 20) + b"\n"
     text = lines(record(1)) + long + lines(record(2), "{torn", record(3)) + long[:-1]

@@ -107,6 +107,7 @@ def test_the_upper_limit_is_that_of_clopper_and_pearson(missed, trials, most):
     assert upper_limit(missed, trials) == pytest.approx(most, abs=2e-4)
 
 
+@pytest.mark.long
 def test_what_is_printed_covers_what_happens():
     # Services of all kinds, each with a record, and what came in the horizon after it.
     rng = np.random.default_rng(12)
