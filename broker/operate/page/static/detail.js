@@ -181,7 +181,9 @@ export class Detail {
   async #provider(id) {
     const answer = await find(`/v1/providers/${segment(id)}`);
     const events = () => this.#events((change) => String(change.provider) === id);
-    if (answer === null) return [h("p", { class: "lead" }, "This provider has left."), events()];
+    // The entry of a restored service has the id of its provider, too.
+    const gone = "This provider has left, or has not returned since the broker was restarted.";
+    if (answer === null) return [h("p", { class: "lead" }, gone), events()];
     const { provider, loads, why } = answer;
     const label = shown(provider.label ?? "", LONG);
     if (label) this.heading.textContent = label;
