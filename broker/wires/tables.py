@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import translate
 from heapq import merge
 from itertools import chain, islice
@@ -128,9 +129,9 @@ class Selection:
     """The rows that are asked for.
 
     ``pattern`` is a shell pattern for `View.keys`, ``sort`` a column (``-column`` for descending order; "" for the
-    view's own order). ``where`` has columns with the text that each must have, as `text_of` gives it; of a list, one
-    element must have it. ``filter`` is the text for `View.filter`, empty for none. ``offset`` rows are skipped, and at
-    most ``limit`` are returned.
+    view's own order). ``where`` has columns with the text that each must have, as `text_of` gives it; a float is
+    compared by its value, and of a list, one element must have the text. ``filter`` is the text for `View.filter`,
+    empty for none. ``offset`` rows are skipped, and at most ``limit`` are returned.
     """
 
     pattern: str = "*"
@@ -278,7 +279,11 @@ def _selected(row: Row, where: Iterable[tuple[str, str]]) -> bool:
 
 def _has(value: object, text: str) -> bool:
     if isinstance(value, list | tuple):
-        return any(text_of(each) == text for each in value)
+        return any(_has(each, text) for each in value)
+    if isinstance(value, float):
+        # A load is 0.0 where people write 0. Ids are integers, and compare as texts: a float would not have all digits.
+        with suppress(ValueError):
+            return float(text) == value
     return (value is None and text == "") or text_of(value) == text
 
 

@@ -39,6 +39,13 @@ ANIMALS: list[Thing] = [
     {"name": "bat"},
 ]
 
+LOADS: list[Thing] = [
+    {"name": "idle", "size": 0.0},
+    {"name": "half", "size": 0.5},
+    {"name": "none", "size": None},
+    {"name": "full", "size": 2**60},
+]
+
 
 def names(found: Sequence[Row]) -> list[object]:
     return [row["name"] for row in found]
@@ -78,6 +85,23 @@ def test_a_view_may_have_an_order_of_its_own() -> None:
 )
 def test_conditions_compare_the_text_of_a_value(condition: tuple[str, str], found: list[str]) -> None:
     assert names(rows(view(ANIMALS), where=[condition])) == found
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        (("size", "0"), ["idle"]),
+        (("size", "0.0"), ["idle"]),
+        (("size", ".50"), ["half"]),
+        (("size", "5e-1"), ["half"]),
+        (("size", "low"), []),
+        (("size", ""), ["none"]),
+        (("size", f"{2**60}"), ["full"]),
+        (("size", f"{2**60 + 1}"), []),
+    ],
+)
+def test_conditions_compare_the_value_of_a_float(condition: tuple[str, str], found: list[str]) -> None:
+    assert names(rows(view(LOADS), where=[condition])) == found
 
 
 def test_all_conditions_hold_at_once() -> None:
