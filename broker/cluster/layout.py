@@ -27,7 +27,6 @@ from broker.core.cluster.cluster_interfaces import Key, Member, Registration, ke
 from broker.core.model import (
     DESCRIPTIONS,
     MAX_COUNT,
-    MAX_INFO,
     MAX_LABELS,
     MAX_NAME,
     MAX_TEXT,
@@ -41,6 +40,7 @@ from broker.core.model import (
     Provider,
     Service,
 )
+from broker.core.service_info import MAX_INFO
 
 LAYOUT = 2
 """Version of the layout. It rises with changes that an older program would misunderstand."""

@@ -36,10 +36,6 @@ MTL's are shorter, since one octet has their length."""
 MAX_TEXT = 1_024
 """Limit of a label, a host:port, a tag that must be kept, or a secret, in characters. A host name has at most 253."""
 
-MAX_INFO = 16_384
-"""Limit of `Service.info`, in characters. Real services give fewer than 500, and 10,000 services at the limit take some
-160 MB."""
-
 INFO_COPIES = 3
 """Copies of an info in memory: at its wire, in the registry, and in encoded answers."""
 

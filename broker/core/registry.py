@@ -32,7 +32,6 @@ from broker.core.model import (
     BAD_STATES,
     BROKER,
     DESCRIPTIONS,
-    MAX_INFO,
     MAX_NAME,
     MAX_TEXT,
     NOBODY,
@@ -51,6 +50,7 @@ from broker.core.model import (
     checked_load,
 )
 from broker.core.registered_services import PANIC, Restored, ServiceGroup
+from broker.core.service_info import info_fault
 from broker.core.watches import Notifier, Waits, Watches
 
 ID_DIGITS = 16
@@ -701,7 +701,5 @@ def _check_texts(service: Service) -> None:
     for text in texts:
         if isinstance(text, str) and len(text) > MAX_TEXT:
             raise Refusal(Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters")
-    if service.info is not None and len(service.info) > MAX_INFO:
-        raise Refusal(
-            Reason.PARAMETER, f"service {service.name!r} gives more than {MAX_INFO} characters of information"
-        )
+    if service.info is not None and (fault := info_fault(service.info)):
+        raise Refusal(Reason.PARAMETER, f"the information of service {service.name!r} {fault}")

@@ -19,9 +19,10 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
-from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
+from broker.core.model import BROKER, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import FEW_IDS, Registry
+from broker.core.service_info import MAX_DEPTH, MAX_DIGITS, MAX_INFO
 
 FREE = Rights(services=1_000_000)
 
@@ -376,6 +377,8 @@ def test_amending_without_a_difference_is_a_sign_of_life_and_no_change() -> None
         {"auth": Auth("open")},
         {"restored": True},
         {"info": "i" * (MAX_INFO + 1)},
+        {"info": '{"x": ' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}"},
+        {"info": '{"x": 1' + "0" * MAX_DIGITS + "}"},
     ],
 )
 def test_a_service_that_may_not_be_amended_so_stays_as_it_is(more: dict[str, Any]) -> None:

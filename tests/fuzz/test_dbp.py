@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed
+from broker.core.service_info import MAX_INFO
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_datagrams import Ignored, read
 from broker.wires.dbp.codec.dbp_messages import (
@@ -37,7 +38,6 @@ from broker.wires.dbp.codec.dbp_messages import (
 )
 from broker.wires.dbp.codec.listings import (
     MAX_HOST,
-    MAX_INFO,
     MAX_NAME,
     BadInfo,
     details,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from broker.core.errors import Reason
 from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.core.model import Check, CheckState, Kind, Policy, Rights, Service
+from broker.core.service_info import MAX_DEPTH, MAX_DIGITS
 from broker.rest.dispatch import LISTENER
 from broker.wires.http.http_settings import Http
 from tests.access.test_users_access import Rig
@@ -16,6 +18,11 @@ from tests.access.users import ANN, BOB, FILE
 from tests.rest.test_dispatch import basic
 from tests.wires.http.recording import HttpFarm
 from tests.wires.recording import ElkoFarm
+
+
+def nested(levels: int) -> object:
+    """Return a list in lists, of so many levels."""
+    return json.loads("[" * levels + "]" * levels)
 
 
 @pytest.fixture
@@ -192,6 +199,9 @@ def test_limits_refuse_new_instances_only() -> None:
         ("bank", {"hostport": "h:1", "load": -1}),
         ("bank", {"hostport": "h:1", "info": []}),
         ("bank", {"hostport": "h:1", "info": {"x": "y" * 20_000}}),
+        ("bank", {"hostport": "h:1", "info": {"x": nested(MAX_DEPTH)}}),
+        ("bank", {"hostport": "h:1", "info": {"x": nested(900)}}),
+        ("bank", {"hostport": "h:1", "info": {"x": 10**MAX_DIGITS}}),
         ("bank", {"hostport": "h:1", "label": "y" * 20_000}),
         ("bank", {"hostport": "h:1", "protocol": ""}),
         ("n" * 300, {"hostport": "h:1"}),
@@ -202,6 +212,12 @@ def test_wrong_registrations_leave_nothing(http: HttpFarm, name: str, body: dict
     assert http.farm.registry.providers() == []
     assert len(http.instances) == 0
     assert http.failures == 0
+
+
+def test_an_info_that_every_parser_can_parse_is_kept(http: HttpFarm) -> None:
+    info = {"deep": nested(MAX_DEPTH - 1), "long": 10 ** (MAX_DIGITS - 1), "text": "[" * 500 + "1" * 5_000}
+    assert http.put("bank", "a", info=info).status == 201
+    assert http.ask("GET", "/v1/services/bank").json["services"][0]["info"] == info
 
 
 def test_the_names_of_the_broker_are_its_own(http: HttpFarm) -> None:

@@ -43,7 +43,8 @@ from itertools import takewhile
 import msgspec
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.dbp.codec.listings import MAX_INFO, MAX_NAME, MMI, BadInfo, take_name, unknown
+from broker.core.service_info import MAX_INFO
+from broker.wires.dbp.codec.listings import MAX_NAME, MMI, BadInfo, take_name, unknown
 
 MAX_TIME = 32
 """Bytes of a time in text. Seconds with all the digits of a float64 have about twenty."""

@@ -35,24 +35,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from broker.core.errors import Malformed, Reason
+from broker.core.service_info import MAX_INFO, info_fault
 
 MAX_NAME = 255
 """Bytes of a service's name: a heartbeat with it must fit in a datagram. The registry permits as many characters."""
-
-MAX_INFO = 16_384
-"""Bytes of an info, also after updates. Hermes' have about 130 bytes; a list of some hundred topics fits."""
-
-MAX_DEPTH = 100
-"""Levels of nesting of an info. Parsers recurse; Python's fails near a thousand levels, with the whole listing."""
-
-MAX_DIGITS = 1_000
-"""Digits of a number in an info. Python's parser fails at 4,300, with the whole listing."""
 
 KEYS = 1_000
 """Keys of infos that are cached in encoded form. All services of a farm have the same few keys; the cache takes at most
@@ -69,11 +60,6 @@ LVC = "lvc:"
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.json.Decoder(str)
-
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 class BadInfo(Malformed):
@@ -145,18 +131,12 @@ def _members(data: bytes) -> dict[str, msgspec.Raw]:
         hermes = b'"interfaces"' in data and b'"reg_time"' in data  # a guess: too long to be parsed
         raise BadInfo(f"the service information has more than {MAX_INFO} bytes", hermes)
     try:
-        data.decode()  # the decoder below skips values, and so does not check their UTF-8
+        text = data.decode()  # the decoder below skips values, and so does not check their UTF-8
         members = _MEMBERS.decode(data)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
         raise BadInfo("the service information is no JSON object") from None
-    if len(data) <= MAX_DIGITS and data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
-        return members  # too few bytes and brackets to exceed the limits checked below
-    # Brackets and digits inside of strings do not count.
-    bare = _STRING.sub(b"", data)
-    if max(accumulate(map(_STEP.__getitem__, bare.translate(None, _NOT_BRACKETS)))) > MAX_DEPTH:
-        raise BadInfo(f"the service information is nested deeper than {MAX_DEPTH}", is_hermes(members))
-    if len(bare) > MAX_DIGITS and _LONG_NUMBER.search(bare):
-        raise BadInfo(f"the service information has a number of more than {MAX_DIGITS} digits", is_hermes(members))
+    if fault := info_fault(text):
+        raise BadInfo(f"the service information {fault}", is_hermes(members))
     return members
 
 

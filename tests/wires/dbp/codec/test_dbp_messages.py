@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker.core.errors import Malformed, Reason
+from broker.core.service_info import MAX_INFO
 from broker.wires.dbp.codec import dbp_messages
 from broker.wires.dbp.codec.dbp_messages import (
     MAX_NAMES,
@@ -37,7 +38,7 @@ from broker.wires.dbp.codec.dbp_messages import (
     read_time,
     write_time,
 )
-from broker.wires.dbp.codec.listings import MAX_INFO, MAX_NAME, listing, merge_infos, unknown
+from broker.wires.dbp.codec.listings import MAX_NAME, listing, merge_infos, unknown
 from tests.wires.dbp.codec.examples import (
     AFTER_A_SHORT_REPLY,
     CONVERSATIONS,

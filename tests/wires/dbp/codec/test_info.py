@@ -6,13 +6,11 @@ import json
 
 import pytest
 
+from broker.core.service_info import MAX_DEPTH, MAX_DIGITS, MAX_INFO
 from broker.wires.dbp.codec.listings import (
     ERROR,
     MAX_BODY,
-    MAX_DEPTH,
-    MAX_DIGITS,
     MAX_HOST,
-    MAX_INFO,
     BadInfo,
     Details,
     ListedAddress,
