@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
         type=folder,
         help="with --out s3://...: the folder to work in, kept for the next run (a temporary one)",
     )
-    run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
+    run.add_argument("--now", type=moment, help="plan as of this time (the end of the last full hour with a broker)")
     run.add_argument(
         "--keep", type=days, default=KEEP, help=f"days of records to keep in the tables, before the last one ({KEEP})"
     )

@@ -3,7 +3,7 @@
 Rules:
 - The mark of a finished run has its inputs: all that the plan depends on but the records, the programs of the jobs
   among them. It goes when a run begins, and comes when all is published: a run that was cut off leaves none.
-- The time of the plan is the hour of the last record, or a given one: without new records and another given one it is
+- The time of the plan depends on the records, or is a given one: without new records and another given one it is
   the same. So the wall clock is none of the inputs.
 - News is a segment of another name, size or time of change than the ledger has, or one in quarantine with other bytes,
   or with a record whose date is no longer in the future; a date that an earlier run has not finished; a report that is

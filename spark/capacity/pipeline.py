@@ -4,7 +4,8 @@ Rules:
 - Only dates with new records are computed, and those that depend on them: the date after one whose last state became
   another, and for the hours of services the two dates after (an absence is filled in from before it).
 - The dates are noted until all their tables are written: a run that was cut off is made up for by the next.
-- A run's `now` is given, or is the hour of the last record. The same journal and the same `now` give the same tables.
+- A run's `now` is given, or is the end of the last full hour with a broker. The same journal and the same `now` give
+  the same tables.
 - Of each date the forecast and the plan that were made last stay, to be compared with the outcome: those of hourly runs
   overlap so far that their outcomes are not independent, and would make the tables 24 times as large.
 """
@@ -254,7 +255,17 @@ class Pipeline:
             step(1.0, f"{len(dates):,} dates")
 
     def _now(self) -> datetime:
-        return self._last_hour() if self._settings.now is None else full_hour(self._settings.now)
+        """Return the time of the plan: the one of the settings, or else the end of the last full hour with a broker. Of
+        an hour without one nothing is known: all providers would seem to have gone."""
+        if self._settings.now is not None:
+            return full_hour(self._settings.now)
+        tables, hour = self._tables, self._last_hour()
+        for day in reversed([day for day in tables.dates(SILVER_SIGNS) if day <= hour.date()]):
+            before = (span for span in tables.rows_of(SILVER_SIGNS, day).to_pylist() if span["first"] < hour)
+            if last := max((span["last"] for span in before), default=None):
+                # A span may go on in the present hour.
+                return min(hour, full_hour(last) + timedelta(hours=1))
+        return hour
 
     def _last_hour(self) -> datetime:
         """Return the hour of the last record."""

@@ -159,6 +159,25 @@ def test_a_plan_of_an_earlier_time_leaves_the_outcome_of_later_ones(spark: Spark
     assert outcomes() == [(earlier, 24), (later, 24)]
 
 
+@pytest.mark.parametrize(("down", "planned"), [(130, 12), (24 * 60 + 54, 13)])
+def test_a_plan_is_that_of_the_last_hour_with_a_broker(
+    spark: SparkSession, tmp_path: Path, down: int, planned: int
+) -> None:
+    journal, out, began = tmp_path / "journal", tmp_path / "out", record(0)["ts"]
+    for boot, first, minutes in ("one", 0, 120), ("two", 120 + down, 10):
+        known = {"boot": boot, "load": 2.0, "full_load": 5.0}
+        text = lines(
+            *(record(seq, "load", ts=began + (first + seq) * 60_000_000, **known) for seq in range(1, minutes))
+        )
+        segment(journal, f"b-{boot}-1", text)
+    tables = Tables(spark, out)
+    run(spark, journal, out, 1)
+    [at] = issued(tables)
+    assert at.hour == planned
+    [row] = tables.rows_of(GOLD_PLAN, at.date()).to_pylist()
+    assert row["providers_now"] == 1
+
+
 def test_a_journal_without_records_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "journal" / "segments").mkdir(parents=True)
     with pytest.raises(NoRecordsError, match="has no records: no segment is sealed yet"):
