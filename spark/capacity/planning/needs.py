@@ -169,9 +169,9 @@ class Needs:
         return wanted
 
     def _for_load(self, load: float, target: float) -> int | None:
-        # A report may be any finite number: the bound may be infinite.
+        # A report may be any finite number: the bound may be infinite, and a share of the full load zero.
         most = MOST_PROVIDERS
-        return max(0, ceil(min(most, load / (self.full_load * target)) - ROUNDING)) if self.full_load else None
+        return max(0, ceil(min(most, load / self.full_load / target) - ROUNDING)) if self.full_load else None
 
     def _not_stuck(self, load: float) -> int | None:
         """Return the providers with which requests do not pile up."""

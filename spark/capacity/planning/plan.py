@@ -105,6 +105,11 @@ POOLED = "the numbers are those of all servers that it shares with other service
 SEVERAL = "providers handle several requests at a time: Erlang's formula is not used"
 
 
+def times(load: float, factor: float) -> float:
+    """Return a load times a factor, each of which may be infinite: zero, not NaN, if the other one is zero."""
+    return load * factor if load and factor else 0.0
+
+
 @attrs.frozen
 class Options:
     """Parameters of a plan: the policy file, and the rest for what-if questions.
@@ -128,6 +133,10 @@ class Options:
     def factor(self, service: str, hour: datetime) -> float:
         """Return the factor of the demand in an hour. A time without a zone is in UTC."""
         return self.growth * self.assumed.factor(service, hour)
+
+    def load(self, step: Row, of: str) -> float:
+        """Return a load of a step of the forecast, such as its ``p50``, times the factor of its hour."""
+        return times(step[of], self.factor(step["service"], step["h"]))
 
     def policy(self, service: str) -> Policy:
         """Return the policy of a service."""
@@ -187,13 +196,13 @@ def plan_service(
     day = [row["demand_peak"] for row in hours if row["h"] >= issued - timedelta(days=1)]
     highest = max((options.grown * peak for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
-    bound = first["peak_bound"] * max(options.factor(service, row["h"]) for row in steps)
+    bound = times(first["peak_bound"], max(options.factor(service, row["h"]) for row in steps))
     erlangs = _erlangs(last)
     needs = service_needs(full_load, policy, erlangs, there, last.get("demand_mean"))
     usual = [row for row in hours if not options.assumed.excluded(service, row["h"])]
     peaks = weekly_peaks(usual, issued)
     trend = growth(peaks, whole_weeks(usual, issued))
-    need_now = needs.of(first["hour_bound"] * options.factor(service, first["h"]))
+    need_now = needs.of(options.load(first, "hour_bound"))
     busy, need = needs.busy(bound), needs.of(bound)
     known = sum(row["demand_peak"] is not None for row in hours)
     state = state_of(needs, providers, demand, highest, bound, known)
@@ -256,8 +265,7 @@ def _erlangs(last: Row) -> float | None:
 
 def _short_from(steps: Sequence[Row], of: str, needs: Needs, providers: int, options: Options) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
-    loads = ((row["h"], row[of] * options.factor(row["service"], row["h"])) for row in steps)
-    return next((hour for hour, load in loads if needs.exceed(load, providers)), None)
+    return next((row["h"] for row in steps if needs.exceed(options.load(row, of), providers)), None)
 
 
 def _short_week(trend: Growth | None, needs: Needs, providers: int, issued: datetime, factor: float) -> datetime | None:

@@ -9,6 +9,7 @@ import attrs
 
 from spark.capacity.planning.needs import State
 from spark.capacity.planning.peak_bound import Odds
+from spark.capacity.planning.plan import times
 from spark.capacity.report.files import PAGES
 from spark.capacity.tables.row_values import Row, RowsByService, grouped, number_of
 
@@ -107,7 +108,7 @@ def grown(step: Row) -> Row:
     if factor is None or factor == 1.0:
         return step
     values = {name: number_of(step, name) for name in ("p50", "hour_bound")}
-    return {**step, **{name: factor * value for name, value in values.items() if value is not None}}
+    return {**step, **{name: times(value, factor) for name, value in values.items() if value is not None}}
 
 
 PAGED = 60

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.export.plan_document import MAX_PROVIDERS
 from spark.capacity.planning.needs import Needs, needs_of
 from spark.capacity.planning.plan import PLAIN, Options, plan_service
-from spark.capacity.planning.policy import Assumptions, Policy
+from spark.capacity.planning.policy import Assumptions, Event, Policy
 from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour
 
@@ -50,6 +50,19 @@ def test_no_load_needs_more_than_the_largest_number():
 def test_a_load_beyond_any_farm_has_a_need_that_the_tables_and_the_broker_can_hold(load):
     row = planned([load], 3, Options(Assumptions((Policy(spares=2),))), demand_peak=load)
     assert (row["need_now"], row["need_horizon"], row["state"]) == (MAX_PROVIDERS, MAX_PROVIDERS, "overloaded")
+
+
+@pytest.mark.parametrize("target", [0.1, 0.5, 0.9])
+def test_a_full_load_of_which_a_share_is_zero_has_needs(target):
+    needs = Needs(5e-324, Policy(target=target, n_plus=0))
+    assert (needs.of(0.0), needs.of(1e-300), needs.carried(0)) == (1, MAX_PROVIDERS, 0.0)
+
+
+@pytest.mark.parametrize(("load", "factor"), [(inf, 0.0), (1e308, 0.0), (0.0, 1e308)])
+def test_an_event_without_demand_needs_none(load, factor):
+    event = Event(hour(NOW), hour(NOW + 1), factor=factor)
+    row = planned([load], 3, Options(Assumptions(events=(event,), growth=1e10), growth=1e10), full_load=50.0)
+    assert (row["peak_bound"], row["need_now"], row["need_horizon"], row["exhaust_bound"]) == (0.0, 1, 1, None)
 
 
 @pytest.mark.parametrize("load", [0.0, 1e308, inf])
