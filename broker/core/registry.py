@@ -56,6 +56,9 @@ from broker.core.watches import Notifier, Waits, Watches
 ID_DIGITS = 16
 """Digits of the greatest id: ids are exact in JSON."""
 
+UNCHECKED: tuple[Check | None, Policy] = (None, Policy.SHOW)
+"""Result and policy of a service without a health check."""
+
 SERVICES = 200_000
 """Limit of services in all, unless the configuration has another one: 20 for each of 10,000 providers, ten times the
 largest known farms."""
@@ -158,10 +161,8 @@ class Registry:
         self._ids = array("q")
         """The ids of all providers but the broker itself, in order, and of some that have left: see `IRegistry.ids`."""
         self._service_count = 0
-        self._checks: dict[int, Check] = {}
-        """Results of health checks, by the `id` of a registered service."""
-        self._shown: set[int] = set()
-        """The `id` of each service whose own check is doubtful, and whose rule has `Policy.SHOW`."""
+        self._checks: dict[int, tuple[Check, Policy]] = {}
+        """Results of health checks, with the policies of their rules, by the `id` of a registered service."""
         self._doubts: dict[int, Check] = {}
         """Providers that have missed signs of life; see `doubt`."""
         self._panic = PANIC
@@ -409,7 +410,7 @@ class Registry:
     # health checks
 
     def check_of(self, service: Service) -> Check | None:
-        check = self._checks.get(id(service))
+        check, _ = self._checks.get(id(service), UNCHECKED)
         if self._doubts and (check is None or check.state is not CheckState.FAILING):
             return self._doubts.get(service.provider, check)
         return check
@@ -443,7 +444,7 @@ class Registry:
         if check is not None and check.state is CheckState.UNTESTED and id(service) not in self._checks:
             # The first outcome for a service proves nothing: no order changes, and there is no change to announce.
             # Each connection that offers a service has one.
-            self._checks[id(service)] = check
+            self._checks[id(service)] = check, policy
             return
         self._notify(self._judge(same, service, check, policy))
 
@@ -459,8 +460,7 @@ class Registry:
         changes: list[Change] = []
         for service, known in zip(member.services, before, strict=True):
             same = self._index[service.name, service.protocol]
-            # A doubt hides the policy of the rule from the group.
-            policy = Policy.SHOW if id(service) in self._shown else same.judgement(service)
+            _, policy = self._checks.get(id(service), UNCHECKED)
             changes += self._rejudge(same, service, known, policy)
         self._notify(changes)
 
@@ -571,12 +571,9 @@ class Registry:
     def _exchange(self, old: Service, new: Service) -> Change:
         """Put an amended service into the index in the place of the old one."""
         self._index[old.name, old.protocol].replace(old, new)
-        check = self._checks.pop(id(old), None)
-        if check is not None:
-            self._checks[id(new)] = check
-        if id(old) in self._shown:
-            self._shown.remove(id(old))
-            self._shown.add(id(new))
+        judged = self._checks.pop(id(old), None)
+        if judged is not None:
+            self._checks[id(new)] = judged
         return self._watches.record(Kind.AMENDED, new.provider, new)
 
     def _notify(self, changes: Sequence[Change]) -> None:
@@ -599,7 +596,6 @@ class Registry:
             key = (service.name, service.protocol)
             same = self._index[key]
             self._checks.pop(id(service), None)
-            self._shown.discard(id(service))
             if same.judged:
                 judged[same] = None
             if same.remove(service):
@@ -616,11 +612,8 @@ class Registry:
         """Set the result of the health checks of a service in a group. Returns the changes to announce."""
         before = self.check_of(service)
         self._checks.pop(id(service), None)
-        self._shown.discard(id(service))
         if check is not None:
-            self._checks[id(service)] = check
-            if check.state is CheckState.DOUBTFUL and policy is Policy.SHOW:
-                self._shown.add(id(service))
+            self._checks[id(service)] = check, policy
         return self._rejudge(same, service, before, policy)
 
     def _rejudge(self, same: ServiceGroup, service: Service, before: Check | None, policy: Policy) -> list[Change]:

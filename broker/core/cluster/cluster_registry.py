@@ -51,7 +51,7 @@ from broker.core.model import (
     Service,
 )
 from broker.core.registered_services import Restored, ServiceGroup
-from broker.core.registry import AMENDABLE, ProviderEntry, Registry
+from broker.core.registry import AMENDABLE, UNCHECKED, ProviderEntry, Registry
 
 
 @attrs.define(eq=False)
@@ -659,13 +659,13 @@ class ClusterRegistry(Registry):
         """Judge a mirrored service that is found by the report of its holder."""
         service, report = item.service, item.failing
         same = self._index[service.name, service.protocol]
-        before = self._checks.get(id(service))
+        before, policy = self._checks.get(id(service), UNCHECKED)
         now = self._clock.seconds()
         if report is not None:
             state = CheckState.DOUBTFUL if report.doubtful else CheckState.FAILING
             since = before.since if before is not None and before.state is state else now
             check = Check(state, report.reason, since)
-            if check != before or same.judgement(service) is not report.policy:
+            if check != before or policy is not report.policy:
                 step.changes += self._judge(same, service, check, report.policy)
         elif before is not None and before.state in BAD_STATES:
             # Not untested: receivers of the notification of the failure need that of its end.
