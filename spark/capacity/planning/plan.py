@@ -192,9 +192,9 @@ def plan_service(
     there = round(last.get("providers_mean") or 0)
     providers = max(0, there - options.without.get(service, 0))
     peak = last.get("demand_peak")
-    demand = None if peak is None else options.grown * peak
+    demand = None if peak is None else times(peak, options.grown)
     day = [row["demand_peak"] for row in hours if row["h"] >= issued - timedelta(days=1)]
-    highest = max((options.grown * peak for peak in day if peak is not None), default=None)
+    highest = max((times(peak, options.grown) for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
     bound = times(first["peak_bound"], max(options.factor(service, row["h"]) for row in steps))
     erlangs = _erlangs(last)
@@ -206,7 +206,8 @@ def plan_service(
     busy, need = needs.busy(bound), needs.of(bound)
     known = sum(row["demand_peak"] is not None for row in hours)
     state = state_of(needs, providers, demand, highest, bound, known)
-    if needs.overloads(options.grown * (last.get(OWN_PEAK) or 0.0), round(last.get(OWN_PROVIDERS) or providers)):
+    own = times(last.get(OWN_PEAK) or 0.0, options.grown)
+    if needs.overloads(own, round(last.get(OWN_PROVIDERS) or providers)):
         state = State.OVERLOADED
     notes = [
         NO_FULL_LOAD if full_load is None else None,

@@ -65,6 +65,13 @@ def test_an_event_without_demand_needs_none(load, factor):
     assert (row["peak_bound"], row["need_now"], row["need_horizon"], row["exhaust_bound"]) == (0.0, 1, 1, None)
 
 
+def test_a_service_without_load_needs_no_more_by_an_infinite_growth():
+    endless = Options(Assumptions(growth=1e308), growth=1e308)
+    row = planned([0.0], 3, endless, full_load=50.0, demand_peak=0.0, own_peak=0.0)
+    assert (row["demand_now"], row["demand_day"], row["need_horizon"]) == (0.0, 0.0, 1)
+    assert row["state"] != "overloaded"
+
+
 @pytest.mark.parametrize("load", [0.0, 1e308, inf])
 def test_a_load_without_requests_in_service_has_no_traffic(load):
     needs = Needs(None, erlangs=0.0, mean=5.0)
