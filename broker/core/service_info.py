@@ -1,7 +1,7 @@
 """Limits of the JSON information that a service carries (`broker.core.model.Service.info`).
 
-A wire accepts it as text and passes it on, so that a text which some parser refuses fails at whoever reads it: other
-brokers, and clients that parse the listing which it is a part of.
+The broker passes it on as text. A text that some parser refuses would fail later: at other brokers, and at clients,
+together with the listing that contains it.
 """
 
 from __future__ import annotations
