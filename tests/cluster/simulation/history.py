@@ -23,7 +23,7 @@ from broker.core.model import ANONYMOUS, NOBODY, Check, CheckState, LoadDetails,
 from tests.cluster.client_histories import Found, Histories, Session
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
 from tests.cluster.simulation.invariants import KEYS, Broken, Invariants
-from tests.cluster.simulation.node import Node
+from tests.cluster.simulation.node import Node, short_steps
 from tests.cluster.simulation.timeline import Timeline
 
 TTL = 5
@@ -121,6 +121,7 @@ class History:
         """Note something that happened."""
         self.lines.append((self.timeline.now, *what))
 
+    @short_steps()
     def run(self) -> None:
         """Run it. Raises `Broken` with the trace."""
         globalLogPublisher.addObserver(self._logged)  # type: ignore[arg-type]
@@ -149,6 +150,7 @@ class History:
 
     # internal
 
+    @short_steps()
     def run_to_calm(self) -> None:
         """Run the actions, and let time pass until all is settled; without the checks of the end."""
         for node in self.nodes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
@@ -24,8 +26,7 @@ from tests.cluster.simulation.fake_client import Chances, FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
 from tests.cluster.simulation.timeline import SimulatedClock, Timeline
 
-turns.PIECE = 3
-watch_feed.PIECE = 3  # type: ignore[attr-defined]
+STEP = 3
 """Keys that are handled in one step: the members of a history have few, and other things are to happen between two."""
 
 OVER = 0.3
@@ -36,6 +37,15 @@ SAVING = 0.05
 
 CREEP = 0.004
 """Seconds, at most, by which a reading of a slow broker's clock advances it."""
+
+
+@contextmanager
+def short_steps() -> Iterator[None]:
+    """Handle `STEP` keys in one step within the block; other tests of the process have the broker's own number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "PIECE", STEP)
+        patch.setattr(watch_feed, "PIECE", STEP)
+        yield
 
 
 class ShortTurns(Turns):
