@@ -291,7 +291,6 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         config,
         _rights(grants()),
         context.checks.silence,
-        context.network.scheduler.memory,
     )
     listing = Listing(context.core.registry, clock, RegistryReading.of(grants()))
     values = TopicValues(context.core.topics, rights_of(grants()), topic_message)

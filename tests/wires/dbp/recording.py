@@ -16,7 +16,6 @@ from twisted.internet.task import Clock
 
 from broker.access.rights import EVERYTHING
 from broker.core.liveness import TICK
-from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider, Rights
 from broker.core.operator_interfaces import topic_message
 from broker.core.rates import Rates
@@ -156,7 +155,6 @@ class DbpFarm(CoreFarm):
             dbp or Dbp(),
             rights,
             self.silence,
-            MemoryBudget(),
         )
         self.listing = Listing(self.registry, self.clock)
         self.topics = Topics()

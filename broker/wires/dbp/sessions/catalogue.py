@@ -32,9 +32,8 @@ from twisted.logger import Logger
 
 from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal, at_limit, no_right
-from broker.core.interfaces import SERVICES_PART, ILeases, IRegistry, StoredMemory
+from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import (
-    INFO_COPIES,
     Change,
     Check,
     CheckState,
@@ -95,9 +94,7 @@ class Catalogue:
         dbp: Dbp,
         rights: Rights,
         silence: Silence,
-        memory: StoredMemory,
     ) -> None:
-        self._memory = memory
         self._silence = silence
         self._silence.follow(self._under_contract)
         self._registry = registry
@@ -158,10 +155,6 @@ class Catalogue:
         if old is None and len(self._entries) >= dbp.services:
             raise at_limit(f"there are {dbp.services} services already, and no more are taken", "dbp.services")
         self._permit(name)
-        if not restored:
-            # The memory of a service at another address is no room at this one.
-            before = len(old.info) if old is not None and same_host(old.address, address) else 0
-            self._fit(address, len(info), before)
         held = None if self.elsewhere is None else self.elsewhere.check_move(name, address)
         entry = ServiceEntry(self, name, address, info, details(info))
         entry.restored = restored
@@ -200,21 +193,22 @@ class Catalogue:
         """Update the info of a service. Raises `Refusal`, with no change."""
         info = merge_infos(entry.info, changes)
         self._permit(entry.name)
-        self._fit(entry.address, len(info), len(entry.info))
         before, old = entry.details, entry.info
+        terms = entry.interval, entry.liveness, entry.contract
         entry.info, entry.details = info, details(info)
+        moved = hostport(before, entry.address) != hostport(entry.details, entry.address)
         try:
-            moved = hostport(before, entry.address) != hostport(entry.details, entry.address)
             self._registry.check(self._service(entry), self._rights, entry.provider if moved else None)
+            if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
+                self._agree(entry)
+                entry.contract = entry.contract or entry.details.interval is not None
+            if not moved:
+                self._registry.amend(self._service(entry))  # may find no memory for it
         except Refusal:
             entry.info, entry.details = old, before
+            entry.interval, entry.liveness, entry.contract = terms
             raise
-        if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
-            self._agree(entry)
-            entry.contract = entry.contract or entry.details.interval is not None
-        if not moved:
-            self._amend(entry)
-        else:
+        if moved:
             # A moved service is another one to its watchers, which connect to the hostport of an offer.
             self._updated = entry
             try:
@@ -498,12 +492,6 @@ class Catalogue:
         if is_broker(name) or not self._rights.permits(name):
             raise no_right("offer", name)
 
-    def _fit(self, address: str, size: int, before: int) -> None:
-        """Raise `Refusal` if an info of that size does not fit into the memory of its address, where there is a shorter
-        one now."""
-        if size > before:
-            self._memory.admit_stored(address, INFO_COPIES * (size - before), SERVICES_PART)
-
     def _agree(self, entry: ServiceEntry) -> None:
         """Set the agreed interval, and the number of intervals that may pass in silence."""
         dbp, wanted = self.dbp, entry.details
@@ -551,8 +539,8 @@ class Catalogue:
             self._registry.load(entry.provider, details.load, about)
 
     def _amend(self, entry: ServiceEntry) -> None:
-        """Amend a service in the registry after a change of its info or contract."""
-        # The contract was approved, and the info permitted: a registry that refuses must not end the service.
+        """Amend a service in the registry after a change of its contract."""
+        # The contract was approved, and takes no memory: a registry that refuses must not end the service.
         with suppress(Refusal):
             self._registry.amend(self._service(entry))
 

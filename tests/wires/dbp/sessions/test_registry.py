@@ -402,7 +402,7 @@ def test_a_service_outlives_another_address_that_has_no_memory(both: Both, size:
     registry, catalogue = both.elko.registry, both.dbp.catalogue
     info = b'{"port": 6000, "about": "%b"}' % (b"x" * size)
     catalogue.register("Rohan", info, THERE, Form.TEXT, None)
-    memory = registry._memory = catalogue._memory = MemoryBudget(MemoryLimits(address=30_000))
+    memory = registry._memory = MemoryBudget(MemoryLimits(address=30_000))
     memory.store(ELSEWHERE, 20_000)
     with pytest.raises(Refusal):
         catalogue.register("Rohan", info, ELSEWHERE, Form.TEXT, None)
@@ -411,13 +411,41 @@ def test_a_service_outlives_another_address_that_has_no_memory(both: Both, size:
 
 def test_a_service_outlives_labels_for_which_its_address_has_no_memory(both: Both) -> None:
     registry, catalogue = both.elko.registry, both.dbp.catalogue
-    memory = registry._memory = catalogue._memory = MemoryBudget(MemoryLimits(address=30_000))
+    memory = registry._memory = MemoryBudget(MemoryLimits(address=30_000))
     catalogue.register("Rohan", b'{"port": 6000, "about": "%b"}' % (b"x" * 700), THERE, Form.TEXT, None)
     memory.store(THERE, 22_000 - memory.of(THERE))
     info = b'{"port": 6000, "meta": {"a": "%b", "b": "%b", "c": "%b"}}' % ((b"x" * 200,) * 3)
     with pytest.raises(Refusal):
         catalogue.register("Rohan", info, THERE, Form.TEXT, None)
     assert [service.hostport for service in registry.find("Rohan", "tcp")] == [f"{THERE}:6000"]
+
+
+def test_an_update_for_which_the_address_has_no_memory_is_denied_and_changes_nothing(both: Both) -> None:
+    registry, catalogue = both.elko.registry, both.dbp.catalogue
+    memory = registry._memory = MemoryBudget(MemoryLimits(address=30_000))
+    peer = both.dbp.dealer().registered("Rohan", port=6000, heartbeat=1.0)
+    memory.store(THERE, 20_000)
+    # Short services are not counted. This one would be counted as a whole, though it grows by a little only.
+    about = {"about": "x" * 300, "heartbeat": 5.0, "liveness": 5, "load": 7}
+    [[command, _, reason]] = peer.ask("UoU", T, about)
+    assert (command, b"memory" in reason) == (b"(O_O)", True)
+    assert peer.find("Rohan") == {"Rohan": {"port": 6000, "heartbeat": 1.0}}
+    assert both.loads() == {"Rohan": 0.0}
+    entry = catalogue.get("Rohan")
+    assert entry is not None
+    assert (entry.interval, entry.liveness) == (1.0, 3)
+    memory.store(THERE, -20_000)
+    assert peer.ask("UoU", T, about)[0][0] == b"u.u"
+    assert peer.find("Rohan") == {"Rohan": {"port": 6000, **about}}
+
+
+def test_short_services_cost_an_address_without_memory_nothing(both: Both) -> None:
+    memory = both.elko.registry._memory = MemoryBudget(MemoryLimits(address=30_000))
+    memory.store(THERE, 30_000)
+    peer = both.dbp.dealer().registered("Rohan", port=6000, load=1)
+    assert peer.ask("UoU", T, {"load": 0.25})[0][0] == b"u.u"
+    assert both.loads() == {"Rohan": 0.25}
+    both.dbp.dealer().registered("Rohan", port=6000, load=0.125)
 
 
 # the reverse
