@@ -90,8 +90,8 @@ def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
         raise BadInfo("the name of the service is empty", hermes)
     if len(name.encode()) > MAX_NAME:
         raise BadInfo(f"the name of the service has more than {MAX_NAME} bytes", hermes)
-    if registering and (name == ERROR or name.startswith(MMI)):
-        raise BadInfo(f"no service may be called {ERROR}, nor {MMI} and more", hermes)
+    if registering and (name == ERROR or name.startswith((MMI, LVC))):
+        raise BadInfo(f"no service may be called {ERROR}, nor {MMI} or {LVC} and more", hermes)
     return name, _object(members, hermes), hermes
 
 

@@ -271,8 +271,9 @@ def test_an_object_that_is_not_taken_is_denied_with_a_reason(command: str, body:
     ("body", "text"),
     [
         ('{"port": 1}', "the service information has no name"),
-        ('{"name": "Error"}', "no service may be called Error, nor mmi. and more"),
-        ('{"name": "mmi.service"}', "no service may be called Error, nor mmi. and more"),
+        ('{"name": "Error"}', "no service may be called Error, nor mmi. or lvc: and more"),
+        ('{"name": "mmi.service"}', "no service may be called Error, nor mmi. or lvc: and more"),
+        ('{"name": "lvc:weather"}', "no service may be called Error, nor mmi. or lvc: and more"),
     ],
 )
 def test_a_registration_needs_a_name_that_does_not_stand_in_the_way_of_others(body: str, text: str) -> None:
@@ -281,7 +282,7 @@ def test_a_registration_needs_a_name_that_does_not_stand_in_the_way_of_others(bo
     assert (malformed.text, malformed.form) == (text, F32)
 
 
-@pytest.mark.parametrize("name", ["error", "Errors", "mmi", "MMI.service", " ", "e" * MAX_NAME])
+@pytest.mark.parametrize("name", ["error", "Errors", "mmi", "MMI.service", "lvc", "LVC:weather", " ", "e" * MAX_NAME])
 def test_other_names_are_taken(name: str) -> None:
     assert say(f'UwU|T|{{"name": "{name}"}}') == Registration(F32, SECONDS, name, b"{}", False)
 
