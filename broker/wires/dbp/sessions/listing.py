@@ -37,6 +37,7 @@ from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.gone_names import GoneNames
 from broker.core.interfaces import IRegistry, ITopics, IWait
 from broker.core.model import BROKER, Change, Kind, Service
+from broker.wall_clock import wall
 from broker.wires.common.registry_topics import TopicRights
 from broker.wires.dbp.codec.listings import (
     ERROR,
@@ -137,8 +138,7 @@ def _services(table: _Table, name: str) -> _Services | None:
 
 
 class Listing:
-    """Cached answers to info requests about ``registry``. ``clock`` gives the time at which a name ended, in seconds of
-    the epoch."""
+    """Cached answers to info requests about ``registry``. ``clock`` gives the time of day at which a name ended."""
 
     def __init__(self, registry: IRegistry, clock: IReactorTime, reading: RegistryReading = EVERY_ENTRY) -> None:
         self.reading = reading
@@ -398,7 +398,7 @@ class Listing:
             self._entries.pop(name, None)
             self._to_make.pop(name, None)
         if name not in self._peers and name not in self._own:
-            self._gone.add(name, self._clock.seconds())
+            self._gone.add(name, wall(self._clock))
 
     def _outdate(self, name: str) -> None:
         """Invalidate the cache for this name."""

@@ -281,6 +281,14 @@ def test_a_name_that_went_is_inactive_since_then(catalogue: Catalogue) -> None:
     assert catalogue.named("Rohan")["last_seen"] == NOW + 20
 
 
+def test_a_name_is_inactive_since_a_time_of_day(catalogue: Catalogue) -> None:
+    provider = catalogue.register("Rohan")
+    clock: Any = catalogue.farm.clock
+    clock.wall = lambda: clock.seconds() + 3_600  # the system clock was set since the start
+    catalogue.registry.leave(provider)
+    assert catalogue.named("Rohan")["last_seen"] == NOW + 3_600
+
+
 def test_of_several_names_one_error_speaks_of_all_that_are_not_there(catalogue: Catalogue) -> None:
     catalogue.registry.leave(catalogue.register("gone"))
     catalogue.register("a")
