@@ -164,6 +164,8 @@ class DbpOutbound:
 
     def part(self, entry: ServiceEntry) -> None:
         """Send DISCONNECT to a service over each transport that leads to it, and close its connection."""
+        if entry.parted:
+            return
         now = wall(self.clock)
         if entry.source is not None:
             self.send(dbp_datagrams.disconnect(now), entry.source)

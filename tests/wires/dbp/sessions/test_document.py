@@ -497,8 +497,9 @@ def test_d30_no_further_commands_by_udp_either(farm: DbpFarm) -> None:
     farm.datagrams.receive(b" <3 1795246600 Rohan", SOURCE)
     assert whole(peer, "OwO", T, "")[1] == b"</3"
     farm.udp.take(SOURCE)
-    farm.wait(2.5)
-    assert farm.udp.take(SOURCE) == []
+    farm.wait(5.0)
+    assert farm.catalogue.get("Rohan") is None
+    assert farm.udp.take(SOURCE) == [], "no DISCONNECT when it expires"
 
 
 @pytest.mark.parametrize("kind", ["dealer", "req", "hermes"])

@@ -176,6 +176,21 @@ def test_a_move_that_never_shows_ends_after_some_seconds(pair: Pair) -> None:
     assert pair.a.catalogue.get("gondor") is None
 
 
+def test_a_service_that_moves_is_sent_nothing_by_a_broker_that_drains(pair: Pair) -> None:
+    """A DISCONNECT would end its registration at the other broker."""
+    source = (THERE, 40_000)
+    pair.a.dealer().registered("gondor", **EVERY_SECOND)
+    pair.beat(pair.a, "gondor", source)
+    pair.wait(0.1)
+    pair.mirrors.mirroring = False
+    pair.b.dealer().registered("gondor", **EVERY_SECOND)
+    pair.wait(0.1)
+    pair.a.udp.take(source)
+    pair.a.catalogue.send_away()
+    assert pair.a.catalogue.get("gondor") is None
+    assert pair.a.udp.take(source) == []
+
+
 def test_a_holder_that_missed_the_move_gives_up_when_the_heartbeats_stop(pair: Pair) -> None:
     old = pair.a.dealer().registered("gondor", **EVERY_SECOND)
     pair.wait(0.1)
