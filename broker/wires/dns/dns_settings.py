@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 
 import attrs
 
+from broker.access.identity import address_of
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved, seconds_key
 from broker.config.key_checks import Problem
@@ -87,8 +88,11 @@ class Dns(Settings):
 
     @cached_property
     def server(self) -> IPv4Address | IPv6Address | None:
-        """The address of the name server, if it is bound to a single one."""
-        return None if self.place.wildcard else ip_address(self.host)
+        """The address of the name server, if it is bound to a single one. One with a scope cannot be in AAAA."""
+        if self.place.wildcard:
+            return None
+        ip = address_of(self.host)
+        return None if isinstance(ip, IPv6Address) and ip.scope_id is not None else ip
 
     def problems(self, here: str) -> Iterator[Problem]:
         """Yield an endpoint that is none."""

@@ -264,6 +264,18 @@ def test_the_name_server_has_the_address_that_is_bound() -> None:
     assert code(farm.ask("ns.elkobroker.", "AAAA")) == "NODATA"
 
 
+def test_a_name_server_at_an_address_with_a_scope_has_none() -> None:
+    """AAAA has no scope, and the address means nothing to other machines without it."""
+    farm = DnsFarm(dns=Dns(endpoint="tcp:53:interface=fe80\\:\\:1%eth0", response_rate=0.0))
+    for name in ("ns.elkobroker.", "broker.elkobroker."):
+        assert [code(farm.ask(name, kind)) for kind in ("A", "AAAA")] == ["NODATA", "NODATA"]
+
+
+def test_a_name_server_at_a_mapped_address_has_the_address_of_ipv4() -> None:
+    farm = DnsFarm(dns=Dns(endpoint="tcp:53:interface=\\:\\:ffff\\:192.0.2.1", response_rate=0.0))
+    assert shown(farm.ask("ns.elkobroker.", "A")) == ["A 192.0.2.1"]
+
+
 def test_the_serial_number_is_the_time(farm: DnsFarm) -> None:
     farm.clock.advance(1_795_246_621.5)
     assert shown(farm.ask("elkobroker.", "SOA"))[0].split()[3] == "1795246621"
