@@ -30,7 +30,7 @@ from contextlib import suppress
 import attrs
 from twisted.logger import Logger
 
-from broker.access.identity import same_host
+from broker.access.identity import network_of, same_host
 from broker.core.errors import Reason, Refusal, at_limit, no_right
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import (
@@ -164,7 +164,7 @@ class Catalogue:
         if old is not None:
             # Before the old one ends: a refusal afterwards would leave none.
             service = attrs.evolve(self._service(entry), provider=old.provider)
-            payer = "" if same_host(old.address, address) else address
+            payer = "" if network_of(old.address) == network_of(address) else address
             self._registry.check(service, self._rights, old.provider, payer)
             self._replace(old, connection)
         self._join(entry, restored)

@@ -398,15 +398,16 @@ def test_a_service_outlives_a_change_that_a_lower_limit_refuses(both: Both, way:
 
 
 @pytest.mark.parametrize("size", [8_000, 600])
-def test_a_service_outlives_another_address_that_has_no_memory(both: Both, size: int) -> None:
+@pytest.mark.parametrize(("address", "other"), [(THERE, ELSEWHERE), (HERE, "127.0.0.2")])
+def test_a_service_outlives_another_address_that_has_no_memory(both: Both, size: int, address: str, other: str) -> None:
     registry, catalogue = both.elko.registry, both.dbp.catalogue
     info = b'{"port": 6000, "about": "%b"}' % (b"x" * size)
-    catalogue.register("Rohan", info, THERE, Form.TEXT, None)
+    catalogue.register("Rohan", info, address, Form.TEXT, None)
     memory = registry._memory = MemoryBudget(MemoryLimits(address=30_000))
-    memory.store(ELSEWHERE, 20_000)
+    memory.store(other, 20_000)
     with pytest.raises(Refusal):
-        catalogue.register("Rohan", info, ELSEWHERE, Form.TEXT, None)
-    assert [service.hostport for service in registry.find("Rohan", "tcp")] == [f"{THERE}:6000"]
+        catalogue.register("Rohan", info, other, Form.TEXT, None)
+    assert [service.hostport for service in registry.find("Rohan", "tcp")] == [f"{address}:6000"]
 
 
 def test_a_service_outlives_labels_for_which_its_address_has_no_memory(both: Both) -> None:
