@@ -150,7 +150,7 @@ class Listing:
         self._gone = GoneNames(GONE)
 
         self._entries: dict[str, bytes] = {}
-        """Encoded entry of each name in the list of all, in its order; empty where it is to be encoded."""
+        """Encoded entry of each name in the list of all, in its order; empty if it is to be encoded, or not shown."""
         self._to_make: dict[str, None] = {}
         """Names whose entries are to be encoded."""
         self._length = 0
@@ -184,7 +184,12 @@ class Listing:
 
     def use(self, reading: RegistryReading) -> None:
         """Show the services of another reading from now on."""
+        if reading == self.reading:
+            return
         self.reading = reading
+        self._entries = dict.fromkeys(self._entries, b"")
+        self._to_make = dict.fromkeys(self._entries)
+        self._length = 0
         self._all = None
 
     def all(self) -> bytes:
@@ -221,17 +226,17 @@ class Listing:
     # answers
 
     def _list_all(self) -> bytes:
+        shows = self.reading.shows
         # From the end: to delete the first keys of a dict one by one takes quadratic time.
         while self._to_make:
             name = next(reversed(self._to_make))
-            shown = self._shown(_services(self._peers, name))
+            shown = self._shown(_services(self._peers, name)) if shows(name) else None
             if not shown:
                 del self._to_make[name]  # it is in `_entries`, empty, until it is shown again
                 continue
             self._make(name, shown)
             if name in self._to_make:
                 return TOO_LONG
-        shows = self.reading.shows
         return body(made for name, made in self._entries.items() if made and shows(name))
 
     def _answer(self, names: Sequence[str]) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.access.rights import EVERY_ENTRY, NameSet, RegistryReading
 from broker.core.model import BROKER, Auth, Change, Kind, Provider, Rights, Service
 from broker.wires.dbp.codec.listings import ERROR, MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
@@ -416,6 +417,22 @@ def test_a_list_that_would_be_too_long_is_an_error_until_it_is_short_enough(cata
     assert catalogue.listing.all() == listing([*entries[1:], ("last", info.encode())])
     catalogue.amend(last, "last", "{}")
     assert catalogue.listing.all() == listing([*entries[1:], ("last", b"{}")])
+
+
+def test_services_that_are_not_shown_take_no_room_in_a_list(catalogue: Catalogue) -> None:
+    large = '{"x": "%s"}' % ("x" * 16_000)
+    for number in range(MAX_BODY // 16_000 + 1):
+        catalogue.register(f"large{number}", large)
+    catalogue.register("gondor", "{}")
+    assert catalogue.listing.all() == TOO_LONG
+    catalogue.listing.use(RegistryReading(NameSet(frozenset({"gondor", "rohan"}))))
+    assert catalogue.all() == {"gondor": {}}
+    catalogue.register("rohan", "{}")
+    assert catalogue.all() == {"gondor": {}, "rohan": {}}
+    catalogue.listing.use(RegistryReading(NameSet(frozenset({"large0", "gondor"}))))
+    assert catalogue.all() == {"large0": json.loads(large), "gondor": {}}
+    catalogue.listing.use(EVERY_ENTRY)
+    assert catalogue.listing.all() == TOO_LONG
 
 
 # Loads
