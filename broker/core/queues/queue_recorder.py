@@ -29,7 +29,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -127,7 +127,9 @@ class QueueRecorder:
         """Queues that were numbered in this run, by number."""
         self._given_up: set[int] = set()
         """Numbers of queues of which nothing more is written. Numbers are not used again."""
-        self._flushed: list[Deferred[None]] = []
+        self._flushed: list[tuple[Deferred[None], set[tuple[int, int]] | None]] = []
+        """Waiting flushes, each with the messages whose removals it waits for, by number of the queue and order; None
+        until the transaction in progress has ended."""
         self._timer: IDelayedCall | None = None
         self._looked = 0
         """Number of messages at the last look, while the next transaction waits for more; otherwise 0."""
@@ -262,16 +264,30 @@ class QueueRecorder:
         self._queues_gone = [number for number in self._queues_gone if number not in over]
 
     def flush(self) -> Deferred[None]:
-        """Fires when all that has happened up to now is written, or when the recorder stops."""
-        if not self._pending and not self._writing:
-            return succeed(None)
+        """Fires when all removals up to now are written, or when the recorder stops.
+
+        That is all that is left of a deleted queue. Messages of other queues do not delay it.
+        """
         flushed: Deferred[None] = Deferred()
-        self._flushed.append(flushed)
+        self._flushed.append((flushed, None))
+        if not self._writing:
+            self._fire_flushed()
         return flushed
 
     def _fire_flushed(self) -> None:
+        """Fire the flushes whose removals are written. To be called while no transaction is in progress."""
+        if not self._flushed:
+            return
+        left = {(number, order) for number, order, _ in self._gone} if self._stopped is None else set()
         flushed, self._flushed = self._flushed, []
-        for each in flushed:
+        over: list[Deferred[None]] = []
+        for each, awaited in flushed:
+            still = left if awaited is None else awaited & left
+            if still:
+                self._flushed.append((each, still))
+            else:
+                over.append(each)
+        for each in over:
             each.callback(None)
 
     @property
@@ -350,10 +366,9 @@ class QueueRecorder:
             for message, _, _ in gathered:
                 message.kept = NOT_KEPT  # all were removed before they were written
             self._notify(gathered)
+            self._fire_flushed()
             if self._gathered:
                 self._schedule()
-            else:
-                self._fire_flushed()
             return
         self._writing = True
         writing.addCallbacks(self._written, self._failed, (gathered, batch), {}, (gathered, batch), {})
@@ -470,8 +485,7 @@ class QueueRecorder:
         self._writing = False
         if self._moved:
             self._end_moves()
-        if not self._pending or self._stopped is not None:
-            self._fire_flushed()
+        self._fire_flushed()
         if self._stopped is not None:
             self._finish()
         elif self._errors.failures:

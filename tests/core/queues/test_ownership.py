@@ -510,6 +510,33 @@ def test_a_queue_on_a_disk_stays_with_its_broker_while_that_is_away() -> None:
         b.store.close()
 
 
+def test_the_claim_of_an_unused_queue_is_released_beside_messages_that_keep_coming() -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here:
+        a = on_disk(claims, "a", here)
+        for name in ("q", "busy"):
+            assert a.ask(name) is None
+        a.send(b"1")
+        a.run()
+        worker = Worker()
+        consumer = a.consume(worker)
+        a.wait(DURABLE.expires)
+        a.confirm(worker)
+        a.queue().leave(consumer)
+        a.send(b"x", name="busy")
+        a.wait(DURABLE.expires + 1)
+        assert a.info() is None, "it was deleted"
+        for _ in range(4):
+            told = a.thread.do()
+            a.send(b"x", name="busy")  # each transaction ends with more to write
+            told()
+            a.clock.advance(0)
+        assert list(claims.owners) == [("/", "busy")]
+        a.ownership.stop()
+        a.run()
+        a.store.close()
+
+
 def test_messages_on_a_disk_are_served_once_etcd_can_be_reached() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here:
