@@ -479,9 +479,9 @@ class QueueOwnership:
             if self._units.get(unit.key) is unit:
                 del self._units[unit.key]
             for ready in waiting:  # requests that came during the release
-                again = None if self._stopped else self.require(*unit.key)
+                again = self.require(*unit.key)
                 if again is None:
-                    ready.errback(Refusal(Reason.UNAVAILABLE, "the owner of the queue changes"))
+                    ready.callback(None)
                 else:
                     again.chainDeferred(ready)
 

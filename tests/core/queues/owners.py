@@ -72,6 +72,8 @@ class Owners:
         self.name = name
         self.changed: Changed | None = None
         self.known: dict[tuple[str, str], str] = {}
+        self.releasing: Deferred[None] | None = None
+        """Fires when releases end; None while they end at once."""
         self._claims = claims
         claims.brokers[name] = self
 
@@ -113,7 +115,7 @@ class Owners:
     def release(self, space: str, name: str) -> Deferred[None]:
         if self._claims.owners.get((space, name)) == self.name and self.name not in self._claims.away:
             self._claims.set((space, name), None)
-        return succeed(None)
+        return self.releasing or succeed(None)
 
     def watch_claims(self, changed: Changed) -> IWait:
         self.changed = changed

@@ -414,6 +414,21 @@ def test_a_broker_without_a_cluster_takes_all_queues_at_its_start(cluster: Clust
     assert b.read("two") == [b"two"]
 
 
+def test_a_request_during_the_release_of_a_queue_is_answered_when_it_is_here_again(cluster: Cluster) -> None:
+    a = cluster.broker("a", QueueSettings(expires=60.0))  # it is not durable, so it is here as soon as it is claimed
+    assert a.ask() is None
+    a.owners.releasing = Deferred()
+    a.wait(61)
+    found: list[Any] = []
+    ready = a.ownership.require("/", "q")
+    assert isinstance(ready, Deferred)
+    ready.addBoth(found.append)
+    assert found == []
+    a.owners.releasing.callback(None)
+    assert found == [None]
+    assert a.queue().put(b"head", b"1")
+
+
 def test_the_time_to_live_is_kept(cluster: Cluster) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     b.clock.advance(5_000)  # its clock differs
