@@ -120,9 +120,6 @@ class QueueTable(Protocol):
     deaths: Counter[Death]
     lost: Counter[Death]
 
-    def present(self, space: str, name: str) -> Any:
-        """Return a queue if it exists, otherwise None."""
-
     def dead_letter_queue(self, queue: Any) -> Any:
         """Return the dead-letter queue of a queue."""
 

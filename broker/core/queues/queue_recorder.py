@@ -24,7 +24,7 @@ The file is longer than others: the rules above concern one transaction at a tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from math import inf
 from typing import Any
@@ -170,6 +170,7 @@ class QueueRecorder:
     def replaces(self, moved: Message, former: Message) -> None:
         """See `MessageKeeper`."""
         self._moved[moved] = former, former.head, former.body
+        former.queue.leaving += 1
 
     def remove(self, message: Message) -> None:
         """See `MessageKeeper`."""
@@ -230,23 +231,39 @@ class QueueRecorder:
     def _end_moves(self) -> None:
         """Forget the moves that are safe, and undo those into queues that were given up before the write."""
         undone: list[tuple[Message, bytes, Any]] = []
+        ended: list[Queue] = []
         for moved, former in list(self._moved.items()):
             last = moved.last
             lost = last.queue.given_up and last.kept != KEPT
-            if lost and last.kept == WRITING:
-                continue  # the transaction in progress decides
+            if lost and (last.kept == WRITING or self._is_moved_on(moved)):
+                continue  # the transaction in progress, or the later move, decides
             if lost or last.kept == KEPT or last.state == GONE:
                 del self._moved[moved]
+                ended.append(former[0].queue)
             if lost:
                 undone.append(former)
+        self._return_moved(undone)
+        for queue in ended:
+            queue.end_move()
+        if undone:
+            self._end_moves()  # earlier moves of the same messages
+
+    def _is_moved_on(self, moved: Message) -> bool:
+        """Return True if a moved message, or its dead letter, was moved again, and that is not safe yet."""
+        successor = moved.successor
+        while successor is not None and successor not in self._moved:
+            successor = successor.successor
+        return successor is not None
+
+    def _return_moved(self, undone: Sequence[tuple[Message, bytes, Any]]) -> None:
+        """Return moved messages, with their heads and bodies, to the queues from which they came."""
         if not undone:
             return
         waiting = {id(message) for message, _, _ in self._gathered}
         back: dict[tuple[int, int], Message] = {}
         for message, head, body in undone:
             if not message.queue.take_back(message, head, body):
-                self.log.error("a message that was moved to another broker's queue is lost, since its queue is gone")
-                continue
+                continue  # that queue was given up too, and the message is still in the store
             back[message.queue.number, message.order] = message
             # The removal may have been written, if the outcome of a transaction was unknown.
             if message.kept and id(message) not in waiting:

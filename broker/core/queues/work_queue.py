@@ -1,7 +1,8 @@
 """Work queue: at-least-once delivery to competing consumers, until one of them confirms.
 
 Rules:
-- A queue exists from its first use until it has been empty and without consumers for a while.
+- A queue exists from its first use until it has been empty and without consumers for a while, and all messages that
+  were moved out of it are safe.
 - Messages are numbered in order of arrival, and delivered in that order, round-robin, to the consumers that have room.
   The receiver decides whether it has room (backpressure), for all queues that it consumes together.
 - A delivered message belongs to the receiver until it is confirmed, rejected or given back, even if the receiver no
@@ -97,6 +98,8 @@ class Queue:
         self.messages = 0
         """Messages, the delivered ones included."""
         self.out = 0
+        self.leaving = 0
+        """Messages moved to other queues that are not written there yet: they may return, so the queue is kept."""
         self.bytes = 0
         self.consumers: dict[MessageReceiver, Consumer] = {}
         self._queues = queues
@@ -403,14 +406,19 @@ class Queue:
             self._wake(self._first_deadline())
 
     def take_back(self, message: Message, head: bytes, body: Any) -> bool:
-        """Return a moved message, with its head and body, to its place. Returns False if the queue was deleted or given
-        up meanwhile. The keeper of a durable queue has to keep the message again."""
-        if self.given_up or self._queues.present(self.space, self.name) is not self:
+        """Return a moved message, with its head and body, to its place. Returns False if the queue was given up
+        meanwhile. The keeper of a durable queue has to keep the message again."""
+        if self.given_up:
             return False
         message.head, message.body, message.successor, message.state = head, body, None, READY
         self._count_in(message)
         self._return(message)
         return True
+
+    def end_move(self) -> None:
+        """Process the end of the move of one message to another queue, where it is safe, or from which it returned."""
+        self.leaving -= 1
+        self._rest()
 
     # consumers
 
@@ -649,7 +657,7 @@ class Queue:
 
     def _end_of_rest(self) -> float:
         """Return the time at which an idle queue is to be deleted; infinity if it is in use."""
-        if self.messages or self.consumers:
+        if self.messages or self.consumers or self.leaving:
             return inf
         # Not before the window of deduplication ends: a new queue of this name would accept duplicates.
         return max(self._idle_since + self.settings.expires, self._ids.until())

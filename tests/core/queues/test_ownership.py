@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, capturedLogs
 
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.ownership import REQUIRE_SECONDS, QueueOwnership
@@ -284,6 +285,66 @@ def test_messages_that_are_moved_into_a_queue_of_another_broker_return(cluster: 
     assert a.read() == [b"1", b"2", b"3"]
     a.run()
     assert cluster.stored() == []
+    assert (a.queues.messages, a.queues.bytes) == (0, 0)
+
+
+def test_messages_return_that_were_moved_out_of_a_queue_that_nothing_else_uses(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    assert a.ask("other") is None
+    a.send(b"1")
+    a.run()
+    cluster.claims.away.add("a")
+    cluster.claims.set(("/", "other"), None)
+    assert b.ask("other") is None
+    assert a.queue().move(a.queue("other"), lambda message: message.head)
+    a.wait(DURABLE.expires + 1)  # the store does not answer for so long
+    a.run()
+    assert a.lost == [("/", "other")]
+    assert a.read() == [b"1"]
+    a.wait(DURABLE.expires + 1)
+    assert a.info() is None, "it is deleted in the end"
+
+
+def test_a_moved_message_whose_queues_are_both_lost_is_at_the_other_broker(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    assert a.ask("other") is None
+    a.send(b"1")
+    a.run()
+    cluster.claims.away.add("a")
+    cluster.claims.expire("a")
+    assert b.ask() is None
+    assert b.ask("other") is None
+    assert a.queue().move(a.queue("other"), lambda message: message.head)
+    with capturedLogs() as logs:
+        a.run()
+    assert sorted(a.lost) == [("/", "other"), ("/", "q")]
+    assert [event for event in logs if event["log_level"] > LogLevel.warn] == []
+    assert (b.read(), b.read("other")) == ([b"1"], [])
+    assert (a.queues.messages, a.queues.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("lost", "place"), [(["third"], "second"), (["second", "third"], "q"), (["second"], "third")])
+def test_a_message_that_is_moved_twice_is_in_one_queue(cluster: Cluster, lost: list[str], place: str) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    for name in ("q", "second", "third"):
+        assert a.ask(name) is None
+    a.send(b"1")
+    a.run()
+    cluster.claims.away.add("a")
+    for name in lost:
+        cluster.claims.set(("/", name), None)
+        assert b.ask(name) is None
+    assert a.queue().move(a.queue("second"), lambda message: message.head)
+    assert a.queue("second").move(a.queue("third"), lambda message: message.head)
+    if "second" in lost:
+        a.send(b"2", name="second")  # a write by which the loss of that queue is found
+    a.run()
+    assert sorted(a.lost) == [("/", name) for name in lost]
+    kept = [name for name in ("q", "second", "third") if name not in lost]
+    assert {name: a.read(name) for name in kept} == {name: [b"1"] if name == place else [] for name in kept}
+    assert [b.load(name) for name in lost] == [(0, 0)] * len(lost)
     assert (a.queues.messages, a.queues.bytes) == (0, 0)
 
 
