@@ -126,9 +126,10 @@ class LeftQueues:
                 if not queue.settings.durable:
                     raise Refusal(Reason.PARAMETER, "it is not durable by the present configuration")
                 user, id, due = identity_of(row.head)
-                ttl = None if row.seconds == math.inf else max(0.0, row.seconds)
                 outcome = MessageOutcome()
-                delay = due - queues.wall() if row.death is None else 0.0
+                delay = max(0.0, due - queues.wall()) if row.death is None else 0.0
+                # The time to live of a delayed message begins at its time.
+                ttl = None if row.seconds == math.inf else row.seconds - delay
                 if queue.put(row.head, row.body, ttl, user, id, outcome, row, "", delay, row.death, row.count):
                     safe.append(row)
                 else:

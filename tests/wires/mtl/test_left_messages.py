@@ -11,8 +11,10 @@ from broker.core.queues.queue_interfaces import Batch
 from broker.core.queues.queue_messages import Death
 from broker.core.queues.sqlite_store import DATABASE, QueueStore
 from broker.wires.mtl.codec.data_messages import make_tail
+from broker.wires.mtl.codec.field_table import encode
 from broker.wires.mtl.durable_queues import NAMED, LeftQueues
-from tests.core.queues.farm import DurableFarm
+from broker.wires.mtl.profiles.queue_profile import DELIVER_AT
+from tests.core.queues.farm import DurableFarm, Worker
 from tests.threads import immediately
 
 NOW = 1_000_000.0
@@ -70,6 +72,38 @@ def test_messages_that_are_moved_keep_their_deaths_and_deliveries(tmp_path: Path
     moved = sorted(farm.stored(), key=lambda each: each.body)
     assert [(each.name, each.count, each.death) for each in moved] == [("q", 2, None), ("q.dead", 3, Death.REJECTED)]
     assert left.trouble == ""
+    farm.store.close()
+
+
+def test_a_delayed_message_that_is_moved_expires_when_it_did_before(tmp_path: Path) -> None:
+    former = QueueStore(str(tmp_path / "former"))
+    former.open(NOW)
+    tail = make_tail("q", encode({DELIVER_AT: round((NOW + 100.0) * 1000)}))
+    former.write(Batch([(1, "/", "q")], [(1, 1, 0, NOW + 130.0, None, tail, b"1")], [], [], []))
+    former.close()
+    farm = DurableFarm(str(tmp_path / "present"))
+    left = LeftQueues(str(tmp_path / "former"), farm.clock)
+    left.move(farm.queues, Here(), immediately)  # type: ignore[arg-type]
+    farm.commit()
+    assert [round(each.seconds) for each in farm.stored()] == [130]
+    farm.store.close()
+
+
+def test_an_expired_message_that_is_moved_is_not_delivered(tmp_path: Path) -> None:
+    former = QueueStore(str(tmp_path / "former"))
+    former.open(NOW)
+    former.write(Batch([(1, "/", "q")], [(1, 1, 0, NOW - 10.0, None, make_tail("q"), b"1")], [], [], []))
+    former.close()
+    farm = DurableFarm(str(tmp_path / "present"))
+    worker = Worker()
+    farm.consume(worker)
+    moving = LeftQueues(str(tmp_path / "former"), farm.clock).move(farm.queues, Here(), immediately)  # type: ignore[arg-type]
+    farm.commit()
+    told: list[object] = []
+    moving.addCallback(told.append)
+    assert told == [(1, {})]
+    assert worker.got == []
+    assert farm.bodies("q.dead") == [b"1"]
     farm.store.close()
 
 
