@@ -123,6 +123,8 @@ class QueueOwnership:
         self._stash: dict[Key, list[RestoredMessage]] = {}
         self._stash_retries: dict[Key, IDelayedCall] = {}
         self._retry: IDelayedCall | None = None
+        self._names_wanted = False
+        """True until the queues in the shared store are known, if all of them are to be claimed."""
         self._failures = 0
         self._stopped = False
         for row in rows:
@@ -135,11 +137,13 @@ class QueueOwnership:
 
     def start(self, all: bool) -> None:
         """Claim the queues that this broker has messages of; with ``all``, also those in the shared store."""
+        self._retry = None
+        self._names_wanted = self._names_wanted or all
         for key in list(self._stash):
             self._want_stash(key)
         if self._shared is not None:
-            work = self._shared.names if all else self._shared.probe
-            self._in_thread(work).addCallbacks(self._started, self._not_started, (), {}, (all,), {})
+            work = self._shared.names if self._names_wanted else self._shared.probe
+            self._in_thread(work).addCallbacks(self._started, self._not_started)
 
     def stop(self) -> None:
         """Stop: nothing more is claimed. Waiting requests fail."""
@@ -352,28 +356,33 @@ class QueueOwnership:
             return
         if not failure.check(StateError):
             self.log.failure("the queue {name} could not be loaded", failure, name=unit.key[1])
-        self._troubled(str(failure.value))
+        self._store_failed(str(failure.value))
         self._forget_queues(unit)
         unit.state = OwnershipState.RELEASING
         self._answer(unit, Refusal(Reason.UNAVAILABLE, "the store of queues cannot be read now"))
         self._released(unit, self._owners.release(*unit.key))
 
     def _started(self, names: Sequence[Key] | None) -> None:
-        self._retry = None
         self._works()
+        if names is not None:
+            self._names_wanted = False
         for key in names or ():
             if not self._stopped:
                 ready = self.require(*key)
                 if ready is not None:
                     ready.addErrback(lambda failure: self.log.info("a queue was not loaded: {why}", why=failure.value))
 
-    def _not_started(self, failure: Failure, all: bool) -> None:
+    def _not_started(self, failure: Failure) -> None:
         if not failure.check(StateError):
             self.log.failure("the names of queues could not be read", failure)
-        self._troubled(str(failure.value))
-        if not self._stopped:
+        self._store_failed(str(failure.value))
+
+    def _store_failed(self, why: str) -> None:
+        """Report that the shared store failed until it answers again, which is tested without any request."""
+        self._troubled(why)
+        if self._retry is None and not self._stopped:
             self._failures += 1
-            self._retry = self._clock.callLater(_BACKOFF.after(self._failures), self.start, all)
+            self._retry = self._clock.callLater(_BACKOFF.after(self._failures), self.start, False)
 
     def _troubled(self, why: str) -> None:
         if not self.trouble:
@@ -468,7 +477,7 @@ class QueueOwnership:
             return
         if self._shared is not None and unit.stored:
             work = self._in_thread(self._shared.release, *unit.key)
-            work.addErrback(lambda failure: self._troubled(str(failure.value)))
+            work.addErrback(lambda failure: self._store_failed(str(failure.value)))
         else:
             work = succeed(None)
         work.addCallback(lambda _: self._released(unit, self._owners.release(*unit.key)))

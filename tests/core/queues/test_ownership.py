@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
 
+from broker.core.database import StateUnusable
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.ownership import REQUIRE_SECONDS, QueueOwnership
 from broker.core.queues.postgres_store import PIECE_MESSAGES
@@ -433,6 +434,57 @@ def test_a_database_that_is_away_is_a_trouble_and_its_queues_are_refused(cluster
         cluster.postgres.start()
     assert a.ask() is None
     assert a.ownership.trouble == ""
+
+
+def test_a_broker_can_be_stopped_while_the_names_of_queues_are_read_again(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    a.ownership.start(True)
+    a.thread.fail(StateUnusable("it is away"))
+    a.clock.advance(1.0)
+    assert len(a.thread.jobs) == 1
+    a.ownership.stop()
+    a.thread.work()
+    assert a.clock.getDelayedCalls() == []
+
+
+def test_a_failed_request_does_not_replace_the_claim_of_all_queues(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    assert a.ask("one") is None
+    a.send(b"1", name="one")
+    a.run()
+    cluster.claims.die("a")
+    b = cluster.broker("b")
+    b.ownership.start(True)
+    ready = b.ownership.require("/", "two")
+    assert isinstance(ready, Deferred)
+    ready.addErrback(lambda failure: failure.trap(Refusal))
+    starting = b.thread.jobs.pop(0)
+    b.thread.fail(StateUnusable("it is away"))
+    starting[0].errback(StateUnusable("it is away"))
+    b.clock.advance(30.0)
+    b.run()
+    assert b.read("one") == [b"1"]
+
+
+@pytest.mark.parametrize("when", ["load", "release"])
+def test_the_trouble_of_a_store_ends_when_it_answers_again(cluster: Cluster, when: str) -> None:
+    a = cluster.broker("a")
+    if when == "load":
+        ready = a.ownership.require("/", "q")
+        assert isinstance(ready, Deferred)
+        ready.addErrback(lambda failure: failure.trap(Refusal))
+    else:
+        assert a.ask() is None
+        a.wait(DURABLE.expires + 1)
+    a.thread.fail(StateUnusable("it is away"))
+    assert a.ownership.trouble == "it is away"
+    a.clock.advance(1.0)
+    a.thread.fail(StateUnusable("it is still away"))
+    assert a.ownership.trouble == "it is still away"
+    a.clock.advance(30.0)
+    a.run()
+    assert a.ownership.trouble == ""
+    assert a.ask() is None
 
 
 def test_a_write_over_a_lost_connection_is_repeated_with_the_same_effect(cluster: Cluster) -> None:
