@@ -130,6 +130,7 @@ class ReaderFlow:
         "grant",
         "identity",
         "place",
+        "preparing",
         "sent",
         "sequence",
         "starved",
@@ -149,6 +150,8 @@ class ReaderFlow:
         self.place: Any = None
         self.summoned: dict[str, wire.Summon | None] = {}
         """Summoned resources, each with its Summon while that waits for the resource to be prepared."""
+        self.preparing = 0
+        """Preparations that have not ended, also those of Summons that were dismissed meanwhile."""
         self.dropped = 0
         """The number of Contents that it missed lately, the last of them at ``dropped_at``."""
         self.dropped_at = 0.0

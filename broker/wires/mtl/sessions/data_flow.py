@@ -66,7 +66,7 @@ PINGS_TOGETHER = 64
 Ping is late by a sixty-fourth of the heartbeat at most."""
 
 MAX_SUMMONED = 1_000
-"""Resources that one reader may have summoned: as many as a lease may name."""
+"""Resources that one reader may have summoned, or that are being prepared for it: as many as a lease may name."""
 
 MAX_NAMES = 1_000
 """Resources in the cache of those that a writer with a lease for all may use. Beyond it, the cache starts empty."""
@@ -361,7 +361,7 @@ class DataFlow:
             # The fan-out keeps one entry for each reader: a second Summon would double its Contents, or do nothing.
             if name in reader.summoned:
                 raise Refusal(Reason.PARAMETER, "a Summon of a resource that is summoned already")
-            if len(reader.summoned) >= MAX_SUMMONED:
+            if max(len(reader.summoned), reader.preparing) >= MAX_SUMMONED:
                 raise Refusal(Reason.LIMIT, f"may have summoned {MAX_SUMMONED} resources, and no more")
             if not reader.grant.resources:
                 reader.grant.profile.check(reader.grant.principal, Side.READER, name)
@@ -373,7 +373,8 @@ class DataFlow:
         if waits is None:
             self._summoned(client, reader, command)
         else:
-            waits.addCallbacks(
+            reader.preparing += 1
+            waits.addBoth(partial(_prepared, reader)).addCallbacks(
                 lambda _: self._summoned(client, reader, command), partial(self._not_summoned, client, reader, command)
             ).addErrback(lambda failure: self.log.failure("a Summon made the broker fail", failure))
 
@@ -458,6 +459,12 @@ class DataFlow:
 
 def _has(client: DataClient, side: Side) -> bool:
     return (client.reader if side is Side.READER else client.writer) is not None
+
+
+def _prepared(reader: ReaderFlow, result: Any) -> Any:
+    """Process the end of a preparation, and return its result."""
+    reader.preparing -= 1
+    return result
 
 
 def _names(grant: Grant) -> dict[str, str]:

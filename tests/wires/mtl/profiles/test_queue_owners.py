@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.ownership import QueueOwnership
 from broker.core.queues.queue_messages import QueueRule, QueueSettings
@@ -12,6 +14,7 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
+from broker.wires.mtl.sessions import data_flow
 from broker.wires.mtl.sessions.access_policy import Side
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import immediately
@@ -159,6 +162,18 @@ def test_a_summon_behind_such_a_dismiss_is_told_that_the_claim_failed() -> None:
     reader.ask(*wire.summon(9, "q"))
     answer(claims, Refusal(Reason.UNAVAILABLE, "etcd is away"))
     assert reader.take() == [wire.Response(9, wire.UNAVAILABLE)]
+
+
+def test_dismissed_summons_that_wait_for_the_claim_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_flow, "MAX_SUMMONED", 3)
+    claims, _, reader = summoned_before_the_claim()
+    for number in (10, 20):
+        assert reader.ask(*wire.dismiss(number, "q"))[-1] == wire.Response(number, wire.OK)
+        assert reader.ask(*wire.summon(number + 1, "q")) == []
+    reader.ask(*wire.dismiss(30, "q"))
+    assert reader.ask(*wire.summon(31, "q")) == [wire.Response(31, wire.BAD_REQUEST)]
+    answer(claims)
+    assert reader.ask(*wire.summon(32, "q")) == [wire.Response(32, wire.OK)]
 
 
 def test_a_writer_to_all_queues_is_told_which_contents_belong_elsewhere() -> None:
