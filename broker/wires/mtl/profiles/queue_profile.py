@@ -414,9 +414,14 @@ class _ReaderPlace:
         """Process the end of the flow."""
         self._blocked = True
         self.room = False
+        self._give_back()
         for consumer in self.consumers.values():
             consumer.queue.leave(consumer)
         self.consumers.clear()
+
+    def _give_back(self) -> None:
+        """Return unanswered messages. Before the consumers leave: the next reader of a queue for a single one begins
+        then, and must not be sent later messages first."""
 
 
 class _ConfirmingReader(_ReaderPlace):
@@ -435,8 +440,7 @@ class _ConfirmingReader(_ReaderPlace):
         self.room = self.window.add(self._reader.sequence, message)
         return True
 
-    def end(self) -> None:
-        super().end()
+    def _give_back(self) -> None:
         self._queues.give_back(self.window.clear())
 
 

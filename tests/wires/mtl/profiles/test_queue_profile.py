@@ -654,6 +654,19 @@ def test_a_content_without_properties_gets_those_of_the_broker(farm: QueueFarm) 
 # outside of a quantum, where life time has not gone on by itself
 
 
+def test_the_next_reader_of_a_single_queue_begins_with_what_the_former_one_had() -> None:
+    farm = QueueFarm(QueueSettings(single=True))
+    first, second = farm.worker(window=2), farm.worker(window=3)
+    sender = farm.sender()
+    for number in range(1, 6):
+        sender.put(number, b"%d" % number, "q")
+    assert bodies(first) == [b"1", b"2"]
+    first.drop()
+    assert bodies(second) == [b"1", b"2", b"3"]
+    second.say(*wire.confirm(3, True))
+    assert bodies(second) == [b"4", b"5"]
+
+
 def test_a_message_whose_time_passed_does_not_go_from_a_reader_that_is_gone_to_another(farm: QueueFarm) -> None:
     first = farm.worker()
     put(farm.sender(), 1, "q", b"late", ttl=1_000)
