@@ -39,7 +39,7 @@ from twisted.python.failure import Failure
 from broker.core.errors import Reason, Refusal
 from broker.net.peer_interfaces import Sent
 from broker.wall_clock import wall
-from broker.wires.mtl.codec.data_messages import Content, make_tail
+from broker.wires.mtl.codec.data_messages import MAX_STRING, Content, make_tail
 from broker.wires.mtl.codec.field_table import MAX_EXTENDED, IllFormed, check, members, with_members, without_members
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side, no_lease
 from broker.wires.mtl.sessions.profile_interface import (
@@ -150,8 +150,8 @@ class QueueProfile(Profile):
         self._queues = queues
         self._owners = owners
         """None where this broker owns all queues."""
-        self._present: dict[ProfileReader | ProfileWriter, None] = {}
-        """Flows that may have to move, if there are owners."""
+        self._users: dict[tuple[str, str], dict[ProfileReader | ProfileWriter, None]] = {}
+        """Flows that end when a queue moves, by virtual host and name of the queue. Empty without owners."""
         if owners is not None:
             owners.lost = self._lost
         self._flows = flows
@@ -184,8 +184,8 @@ class QueueProfile(Profile):
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         grant = flow.grant
-        if self._owners is not None:
-            self._present[flow] = None
+        for resource in grant.resources:
+            self._use(flow, resource)
         if grant.side is Side.WRITER:
             flow.place = _WriterPlace(flow)  # type: ignore[arg-type]
         elif grant.confirm is ConfirmMode.FULL:
@@ -194,16 +194,31 @@ class QueueProfile(Profile):
             flow.place = _UnconfirmedReader(self._queues, flow, self._clock)  # type: ignore[arg-type]
 
     def left(self, flow: ProfileReader | ProfileWriter) -> None:
-        self._present.pop(flow, None)
+        grant = flow.grant
+        for resource in grant.resources or (flow.place.consumers if grant.side is Side.READER else ()):
+            self._use_no_more(flow, resource)
         flow.place.end()
+
+    def _use(self, flow: ProfileReader | ProfileWriter, resource: str) -> None:
+        """Note that a flow uses a queue."""
+        if self._owners is not None:
+            self._users.setdefault((flow.grant.principal.host, resource), {})[flow] = None
+
+    def _use_no_more(self, flow: ProfileReader | ProfileWriter, resource: str) -> None:
+        key = (flow.grant.principal.host, resource)
+        users = self._users.get(key)
+        if users is not None:
+            users.pop(flow, None)
+            if not users:
+                del self._users[key]
 
     def _lost(self, space: str, name: str) -> None:
         """End the flows that use a queue, or its dead-letter queues, which another broker has now."""
-        for flow in list(self._present):
-            grant = flow.grant
-            used = grant.resources or (flow.place.consumers if grant.side is Side.READER else ())
-            if grant.principal.host == space and any(_living(resource) == name for resource in used):
+        while len(name) <= MAX_STRING:
+            # A copy: the end of a flow removes it, and the other flow of its client.
+            for flow in list(self._users.get((space, name), ())):
                 self._flows.end(flow, "moved", announce=True)
+            name += DEAD
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         receiver: _ReaderPlace = reader.place
@@ -215,8 +230,12 @@ class QueueProfile(Profile):
             self._flows.end(reader, "moved" if moved else "limit", announce=moved)
             return
         receiver.consumers[resource] = queue.join(receiver)
+        if not reader.grant.resources:
+            self._use(reader, resource)
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
+        if not reader.grant.resources:
+            self._use_no_more(reader, resource)
         consumer = reader.place.consumers.pop(resource)
         consumer.queue.leave(consumer)
 
@@ -472,13 +491,6 @@ class _UnconfirmedReader(_ReaderPlace):
         self._sent = 0
         self.look()
         self._queues.serve(self)
-
-
-def _living(name: str) -> str:
-    """Return the name of a queue without the suffixes of dead-letter queues."""
-    while name.endswith(DEAD):
-        name = name.removesuffix(DEAD)
-    return name
 
 
 def _nothing(_: object) -> None:

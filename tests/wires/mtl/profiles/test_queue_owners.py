@@ -95,6 +95,38 @@ def test_the_flows_of_a_queue_that_moves_end_and_are_notified() -> None:
     assert isinstance(a.prepared(Side.READER, "q"), Elsewhere)
 
 
+def test_both_flows_of_a_client_end_when_a_queue_moves() -> None:
+    claims, a, b = cluster()
+    assert a.prepared(Side.WRITER, "q") is None
+    both = a.sender("q")
+    both.lease(a.lease(Side.READER), 2)
+    both.take()
+    later = a.sender("q")
+    moved(claims, a, b, "q")
+    for peer in (both, later):
+        assert peer.take() == [wire.Response(0, wire.FORBIDDEN)]
+        assert peer.client is None
+    assert isinstance(a.prepared(Side.READER, "q"), Elsewhere), "it is not kept in release"
+
+
+def test_readers_of_all_queues_end_when_one_moves_that_they_have_summoned() -> None:
+    claims, a, b = cluster()
+    for name in ("q", "other"):
+        assert a.prepared(Side.READER, name) is None
+    claims.lasting.add(("/", "other"))
+    readers = [a.peer() for _ in range(4)]
+    for reader, names in zip(readers, (["q"], ["q.dead", "other"], ["other"], ["q"]), strict=True):
+        reader.lease(a.lease(Side.READER))
+        for number, name in enumerate(names):
+            reader.say(*wire.summon(number, name))
+    readers[3].say(*wire.dismiss(9, "q"))
+    for reader in readers:
+        reader.take()
+    moved(claims, a, b, "q")
+    ended = [[wire.Response(0, wire.FORBIDDEN)]] * 2
+    assert [reader.take() for reader in readers] == [*ended, [], []]
+
+
 def test_a_reader_of_all_queues_summons_those_of_its_broker() -> None:
     _, a, b = cluster()
     assert a.prepared(Side.WRITER, "q") is None
