@@ -41,7 +41,7 @@ from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.queue_interfaces import ISharedQueueStore, MessagePage, RestoredMessage
 from broker.core.queues.queue_messages import living_name
 from broker.core.queues.queue_recorder import QueueRecorder
-from broker.core.queues.queues import MAX_QUEUES, Queues
+from broker.core.queues.queues import MAX_QUEUES, QUEUE_BYTES, Queues
 from broker.core.queues.work_queue import Queue
 
 REQUIRE_SECONDS = 8.0
@@ -80,6 +80,8 @@ class _Unit:
         """Reason for which it is absent again."""
         self.again: IDelayedCall | None = None
         self.attempts = 0
+        self.payer = ""
+        """The address that it counts for, until its queue does."""
         self.damaged: list[RestoredMessage] = []
         """Damaged messages, which become dead letters once all others are loaded."""
 
@@ -167,11 +169,13 @@ class QueueOwnership:
 
     # for the profile
 
-    def require(self, space: str, name: str) -> Deferred[None] | None:
+    def require(self, space: str, name: str, payer: str = "") -> Deferred[None] | None:
         """Claim and load a queue, unless it can be used here now: then None is returned.
 
+        A queue that is claimed counts as memory of ``payer``, as in `Queues.open`.
+
         The Deferred fires when it can be used here. It fails with `Refusal`: `Elsewhere` if another broker has it,
-        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues.
+        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues, or too many of that address.
         """
         key = (space, living_name(name))
         unit = self._units.get(key)
@@ -179,7 +183,7 @@ class QueueOwnership:
             return None
         ready: Deferred[None] = Deferred()
         try:
-            unit = self._want(key)
+            unit = self._want(key, payer)
         except Refusal as refusal:
             ready.errback(refusal)
             return ready
@@ -200,9 +204,9 @@ class QueueOwnership:
 
     # for the table of queues
 
-    def admit(self, space: str, name: str) -> None:
+    def admit(self, space: str, name: str, payer: str) -> None:
         """Raise `Refusal` if the queue cannot be used here now, and claim it for a later attempt."""
-        ready = self.require(space, name)
+        ready = self.require(space, name, payer)
         if ready is None:
             return
         refusals: list[Failure] = []
@@ -233,7 +237,7 @@ class QueueOwnership:
 
     # claims
 
-    def _want(self, key: Key) -> _Unit:
+    def _want(self, key: Key, payer: str = "") -> _Unit:
         """Return the unit of a queue, which is claimed if it is absent. Raises `Refusal`."""
         unit = self._units.get(key)
         if unit is not None:
@@ -246,7 +250,10 @@ class QueueOwnership:
             raise self._elsewhere(key, known)
         if len(self._units) >= MAX_QUEUES:
             raise Refusal(Reason.LIMIT, f"this broker has {MAX_QUEUES} queues, and takes no more")
+        self._queues.admit(payer, QUEUE_BYTES)
         unit = self._units[key] = _Unit(key, key in self._stash or self._queues.is_durable(key[1]))
+        unit.payer = payer
+        self._queues.memory.store(payer, QUEUE_BYTES)
         lasting = unit.stored and self._shared is None
         self._owners.claim(*key, lasting, self._shared is not None).addCallbacks(
             partial(self._claimed, unit), partial(self._not_claimed, unit)
@@ -343,7 +350,8 @@ class QueueOwnership:
         self.taken += 1
         self._works()
         # The queue exists from now on, so that an unused one is deleted, and its claim released, after a while.
-        self._queues.open(*unit.key)
+        queue = self._queues.open(*unit.key)
+        queue.payer, unit.payer = unit.payer, ""
         if self._shared is not None:
             self._queues.report(self._shared.found())
             self._bury_damaged(unit)
@@ -466,6 +474,7 @@ class QueueOwnership:
 
     def _forget_queues(self, unit: _Unit) -> int:
         """Give up the queues of a unit in the table. Returns the number of messages that leave memory."""
+        self._unpay(unit)
         count = 0
         for queue in self._queues.family(*unit.key):
             self._recorder.give_up(queue)
@@ -501,8 +510,14 @@ class QueueOwnership:
 
     def _remove(self, unit: _Unit, refusal: Refusal) -> None:
         del self._units[unit.key]
+        self._unpay(unit)
         unit.refusal = refusal
         self._answer(unit, refusal)
+
+    def _unpay(self, unit: _Unit) -> None:
+        """Release the memory that a unit without its queue counts for an address."""
+        self._queues.memory.store(unit.payer, -QUEUE_BYTES)
+        unit.payer = ""
 
     def _answer(self, unit: _Unit, refusal: Refusal) -> None:
         waiting, unit.waiting = unit.waiting, {}

@@ -87,8 +87,10 @@ class MessageKeeper(Protocol):
 class QueueGate(Protocol):
     """Ownership of queues, as the table of queues uses it: `broker.core.queues.ownership.QueueOwnership`."""
 
-    def admit(self, space: str, name: str) -> None:
-        """Raise `Refusal` if this broker may not use the queue now: it is not its own, or is still being loaded."""
+    def admit(self, space: str, name: str, payer: str) -> None:
+        """Raise `Refusal` if this broker may not use the queue now: it is not its own, or is still being loaded.
+
+        A queue that is claimed for it counts as memory of ``payer``."""
 
     def stores(self, space: str, name: str) -> bool:
         """Return True if messages of the queue may be written to the store."""

@@ -97,7 +97,7 @@ class Queues:
         Raises `Refusal`: LIMIT if there are too many, or those of `QueueGate.admit`.
         """
         if self.gate is not None:
-            self.gate.admit(space, name)
+            self.gate.admit(space, name, payer)
         queue = self._queues.get((space, name))
         if queue is None:
             if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:

@@ -197,7 +197,7 @@ class MovedQueues:
         self.lost: Callable[[str, str], object]
         self._endpoints = endpoints
 
-    def require(self, space: str, name: str) -> Deferred[None] | None:
+    def require(self, space: str, name: str, payer: str) -> Deferred[None] | None:
         """Return a Deferred that fails if another broker has the queue, None otherwise."""
         endpoint = self._endpoints.get(name)
         if endpoint is None:

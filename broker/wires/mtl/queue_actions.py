@@ -82,14 +82,14 @@ class QueueActs:
         if due is not None:
             delay = max(0.0, due - wall(self._clock))
         space = self._space(host, queue, Side.WRITER, principal)
-        yield self._ready(space, queue)
+        payer = _payer_of(principal)
+        yield self._ready(space, queue, payer)
         own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
         if principal.name:
             own["user-id"] = principal.name
         if delay:
             own[DELIVER_AT] = round((wall(self._clock) + delay) * 1000)
         head = make_tail(queue, with_members(EMPTY, own))
-        payer = "" if principal.name else principal.address
         outcome = MessageOutcome()
         opened = self._queues.open(space, queue, payer)
         safe = opened.put(head, body, ttl, principal.name, None, outcome, 0, payer, delay)
@@ -102,7 +102,7 @@ class QueueActs:
     ) -> Generator[Deferred[Any], Any, QueueMessages]:
         """Take messages from a queue."""
         space = self._space(host, queue, Side.READER, principal)
-        yield self._ready(space, queue)
+        yield self._ready(space, queue, _payer_of(principal))
         found = self._queues.present(space, queue)
         return QueueMessages([] if found is None else _Taker(found, count, self._now).taken)
 
@@ -112,7 +112,7 @@ class QueueActs:
     ) -> Generator[Deferred[Any], Any, QueueMessages]:
         """Return messages of a queue, which stay there."""
         space = self._space(host, queue, Side.READER, principal)
-        yield self._ready(space, queue)
+        yield self._ready(space, queue, _payer_of(principal))
         found = self._queues.present(space, queue)
         waiting = found.waiting(count) if found is not None else []
         sizes = accumulate(len(each.body) for each in waiting)
@@ -188,9 +188,9 @@ class QueueActs:
                 raise forbidden(principal, "subscribe" if side is Side.READER else "publish", queue)
         return host
 
-    def _ready(self, space: str, queue: str) -> Deferred[None]:
-        """Claim and load a queue."""
-        ready = None if self._owners is None else self._owners.require(space, queue)
+    def _ready(self, space: str, queue: str, payer: str = "") -> Deferred[None]:
+        """Claim and load a queue, which counts as memory of ``payer`` if it is new."""
+        ready = None if self._owners is None else self._owners.require(space, queue, payer)
         return succeed(None) if ready is None else ready
 
     @inlineCallbacks
@@ -251,6 +251,11 @@ def _shown(message: Message, now: float, deliveries: int | None = None) -> Queue
         user=user or None,
         id=id,
     )
+
+
+def _payer_of(principal: Principal) -> str:
+    """Return the address that a queue of a caller counts for; empty for a user."""
+    return "" if principal.name else principal.address
 
 
 def _no_queue(name: str) -> Refusal:

@@ -115,7 +115,9 @@ class Shelf(Profile):
         if resource == "defect":
             raise RuntimeError(resource)
 
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+    def prepare(
+        self, principal: Principal, side: Side, resources: Collection[str], payer: str
+    ) -> Deferred[None] | None:
         """A resource whose name begins with "late " waits in ``preparing``."""
         if not any(resource.startswith("late ") for resource in resources):
             return None

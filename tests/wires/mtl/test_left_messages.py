@@ -50,7 +50,7 @@ def test_they_are_logged_and_degrade_the_broker(tmp_path: Path) -> None:
 class Here:
     """Ownership of a broker that has all queues."""
 
-    def require(self, space: str, name: str) -> None:
+    def require(self, space: str, name: str, payer: str = "") -> None:
         return None
 
 

@@ -127,7 +127,7 @@ class Owners(Protocol):
 
     lost: Any
 
-    def require(self, space: str, name: str) -> Deferred[None] | None: ...
+    def require(self, space: str, name: str, payer: str) -> Deferred[None] | None: ...
 
 
 class QueueProfile(Profile):
@@ -170,14 +170,16 @@ class QueueProfile(Profile):
         if not principal.allowed.may(side, self.name, resource):
             raise no_lease(principal, side, self.name, resource)
 
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+    def prepare(
+        self, principal: Principal, side: Side, resources: Collection[str], payer: str
+    ) -> Deferred[None] | None:
         if self._owners is None:
             return None
         waits = []
         for resource in resources:
             self.check(principal, side, resource)  # only permitted queues are claimed
         for resource in resources:
-            ready = self._owners.require(principal.host, resource)
+            ready = self._owners.require(principal.host, resource, payer)
             if ready is not None:
                 waits.append(ready)
         return gatherResults(waits, consumeErrors=True).addCallbacks(_nothing, _first) if waits else None

@@ -59,7 +59,7 @@ from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_leases import DEAD_AFTER, FlowContext
-from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter, payer_of
 
 PINGS_TOGETHER = 64
 """Slots of a heartbeat in which Pings are sent: thousands of silent flows then wake the broker a few times a second. A
@@ -380,7 +380,7 @@ class DataFlow:
 
     def _preparation(self, reader: ReaderFlow, name: str) -> Deferred[None] | None:
         """Return the preparation of a resource that the lease does not name; named ones were prepared for the lease."""
-        return reader.grant.profile.prepare(reader.grant.principal, Side.READER, (name,))
+        return reader.grant.profile.prepare(reader.grant.principal, Side.READER, (name,), payer_of(reader))
 
     def _summoned(self, client: DataClient, reader: ReaderFlow, command: wire.Summon) -> None:
         name = command.resource

@@ -142,8 +142,12 @@ class Profile:
         """
         raise NotImplementedError
 
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+    def prepare(
+        self, principal: Principal, side: Side, resources: Collection[str], payer: str
+    ) -> Deferred[None] | None:
         """Prepare resources that a lease or a Summon names. Returns None if they can be used at once.
+
+        What is stored for it counts for ``payer``: see `payer_of`.
 
         The Deferred fires when they can be used, or fails with `Refusal`. `check` decides about them all the same.
         """

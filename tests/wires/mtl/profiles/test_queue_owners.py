@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Elsewhere, Reason, Refusal
+from broker.core.memory_budget import MemoryLimits
 from broker.core.queues.ownership import QueueOwnership
-from broker.core.queues.queue_messages import QueueRule, QueueSettings
+from broker.core.queues.queue_messages import EXPIRES, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
-from broker.core.queues.queues import Queues
+from broker.core.queues.queues import QUEUE_BYTES, Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.sessions import data_flow
-from broker.wires.mtl.sessions.access_policy import Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import immediately
 from tests.wires.mtl.data_recording import MtlPeer
@@ -41,7 +42,7 @@ class Member(QueueFarm):
 
     def prepared(self, side: Side, *resources: str) -> Any:
         """Prepare a lease as the control flow does. Returns None, or the refusal."""
-        waits = self.queue.prepare(self.principal("ann"), side, resources)
+        waits = self.queue.prepare(self.principal("ann"), side, resources, "")
         found: list[Any] = [None]
         if waits is not None:
             waits.addErrback(lambda failure: found.append(failure.value))
@@ -125,6 +126,49 @@ def test_readers_of_all_queues_end_when_one_moves_that_they_have_summoned() -> N
     moved(claims, a, b, "q")
     ended = [[wire.Response(0, wire.FORBIDDEN)]] * 2
     assert [reader.take() for reader in readers] == [*ended, [], []]
+
+
+def strangers(*, claimed: bool) -> tuple[Claims, Member]:
+    """A broker where the address of a stranger may have two queues, and whose claims pass at once, or wait."""
+    claims, a, _ = cluster()
+    a.queues.memory.limits = MemoryLimits(address=2 * 3 * QUEUE_BYTES)  # type: ignore[attr-defined]
+    claims.waiting = None if claimed else []
+    return claims, a
+
+
+def test_a_stranger_makes_a_bounded_number_of_queues_in_a_cluster_too() -> None:
+    _, a = strangers(claimed=True)
+    writer = a.writer(profile=a.queue, confirm=ConfirmMode.FULL, principal=a.principal())
+    for number in range(1, 5):
+        writer.put(number, b"", f"q{number}")
+    assert answers(writer)[-1] == ("reject", 4, True)
+    reader = a.peer()
+    reader.lease(a.lease(Side.READER, principal=a.principal()))
+    reader.take()
+    assert reader.ask(*wire.summon(7, "r")) == [wire.Response(7, wire.UNAVAILABLE)]
+    with pytest.raises(Refusal) as refused:
+        a.queues.open("/", "r", "192.0.2.7")
+    assert refused.value.reason is Reason.LIMIT
+
+
+def test_a_stranger_claims_a_bounded_number_of_queues_by_leases() -> None:
+    claims, a = strangers(claimed=False)
+    memory = a.queues.memory
+    refused: list[Any] = []
+    waits = a.queue.prepare(a.principal(), Side.WRITER, ["q1", "q2", "q3", "q4"], "192.0.2.7")
+    assert waits is not None
+    waits.addBoth(refused.append)
+    assert refused[0].value.reason is Reason.LIMIT
+    assert len(claims.waiting or ()) == 3
+    assert memory.may_store("192.0.2.8", 1)
+    answer(claims, Refusal(Reason.UNAVAILABLE, "etcd is away"))
+    assert memory.held == 0, "nothing was claimed"  # type: ignore[attr-defined]
+    assert a.queue.prepare(a.principal(), Side.WRITER, ["q1", "q2"], "192.0.2.7") is None
+    assert memory.held == 2 * QUEUE_BYTES  # type: ignore[attr-defined]
+    moved(claims, a, Member(claims, "c"), "q1")
+    assert memory.held == QUEUE_BYTES  # type: ignore[attr-defined]
+    a.wait(EXPIRES + 10)
+    assert memory.held == 0  # type: ignore[attr-defined]
 
 
 def test_a_reader_of_all_queues_summons_those_of_its_broker() -> None:
@@ -224,10 +268,10 @@ def test_a_writer_to_all_queues_is_told_which_contents_belong_elsewhere() -> Non
 
 def test_a_queue_that_no_one_may_use_is_not_claimed() -> None:
     claims, a, _ = cluster()
-    waits = a.queue.prepare(a.principal("ann"), Side.READER, ["fine"])
+    waits = a.queue.prepare(a.principal("ann"), Side.READER, ["fine"], "")
     assert waits is None
     try:
-        a.queue.prepare(a.principal("ann"), Side.READER, ["fine two", "x" * 251])
+        a.queue.prepare(a.principal("ann"), Side.READER, ["fine two", "x" * 251], "")
     except Exception as refusal:
         assert "more than 250 bytes" in str(refusal)
     assert set(claims.owners) == {("/", "fine")}
