@@ -383,6 +383,7 @@ class QueueRecorder:
             for message, _, _ in gathered:
                 message.kept = NOT_KEPT  # all were removed before they were written
             self._notify(gathered)
+            self._end_moves()
             self._fire_flushed()
             if self._gathered:
                 self._schedule()

@@ -370,6 +370,20 @@ def test_a_queue_that_was_forgotten_is_removed(directory: str) -> None:
     farm.store.close()
 
 
+def test_a_queue_is_forgotten_whose_moved_message_was_confirmed_before_any_write(directory: str) -> None:
+    farm = DurableFarm(directory, QueueSettings(durable=True, expires=1.0))
+    worker = Worker()
+    farm.send(b"1")
+    assert farm.queue().move(farm.queue("other"), lambda message: message.head)
+    farm.consume(worker, "other")
+    farm.confirm(worker)
+    farm.commit()
+    assert farm.author.safe == [b"1"]
+    farm.wait(2)
+    assert (farm.info(), farm.recorder.batches) == (None, 0)
+    farm.store.close()
+
+
 # the dead
 
 
