@@ -268,6 +268,7 @@ class QueueRecorder:
             # The removal may have been written, if the outcome of a transaction was unknown.
             if message.kept and id(message) not in waiting:
                 self.add(message, None, None)
+                self._doubtful.add((message.queue.number, message.order))
         self._gone = [each for each in self._gone if each[:2] not in back]
         for queue in {message.queue: None for message in back.values()}:
             queue.serve()

@@ -289,6 +289,19 @@ def test_messages_that_are_moved_into_a_queue_of_another_broker_return(cluster: 
     assert (a.queues.messages, a.queues.bytes) == (0, 0)
 
 
+def test_a_message_that_returned_and_is_confirmed_at_once_leaves_the_store(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    assert a.ask() is None
+    assert a.ask("other") is None
+    a.send(b"1")
+    a.run()
+    assert a.queue().move(a.queue("other"), lambda message: message.head)
+    cluster.claims.set(("/", "other"), "b")
+    assert a.waiting() == [b"1"]
+    a.run()
+    assert cluster.stored() == []
+
+
 def test_messages_return_that_were_moved_out_of_a_queue_that_nothing_else_uses(cluster: Cluster) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     assert a.ask() is None
