@@ -75,7 +75,8 @@ class _Unit:
         self.stored = stored
         self.queues = 0
         """Number of its queues in the table."""
-        self.waiting: dict[Deferred[None], None] = {}
+        self.waiting: dict[Deferred[None], str] = {}
+        """Waiting requests, each with the address that the queue counts for if it is claimed for it."""
         self.refusal: Refusal | None = None
         """Reason for which it is absent again."""
         self.again: IDelayedCall | None = None
@@ -192,7 +193,7 @@ class QueueOwnership:
         if unit.refusal is not None:
             ready.errback(unit.refusal)
             return ready
-        unit.waiting[ready] = None
+        unit.waiting[ready] = payer
         late = self._clock.callLater(REQUIRE_SECONDS, self._late, unit, ready)
 
         def answered(result: Any) -> Any:
@@ -496,8 +497,8 @@ class QueueOwnership:
             waiting, unit.waiting = unit.waiting, {}
             if self._units.get(unit.key) is unit:
                 del self._units[unit.key]
-            for ready in waiting:  # requests that came during the release
-                again = self.require(*unit.key)
+            for ready, payer in waiting.items():  # requests that came during the release
+                again = self.require(*unit.key, payer)
                 if again is None:
                     ready.callback(None)
                 else:
@@ -525,7 +526,7 @@ class QueueOwnership:
             ready.errback(refusal)
 
     def _late(self, unit: _Unit, ready: Deferred[None]) -> None:
-        if unit.waiting.pop(ready, ready) is None:
+        if unit.waiting.pop(ready, None) is not None:
             ready.errback(Refusal(Reason.UNAVAILABLE, "the queue is not loaded yet"))
 
     def _defect(self, failure: Failure) -> None:

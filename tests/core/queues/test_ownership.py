@@ -17,7 +17,7 @@ from broker.core.queues.postgres_store import PIECE_MESSAGES
 from broker.core.queues.queue_interfaces import IQueueStore, RestoredMessage
 from broker.core.queues.queue_messages import Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
-from broker.core.queues.queues import Queues
+from broker.core.queues.queues import QUEUE_BYTES, Queues
 from broker.core.queues.sqlite_store import QueueStore
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
 from tests.core.queues.farm import Author, QueuesFarm, Worker
@@ -546,13 +546,14 @@ def test_a_request_during_the_release_of_a_queue_is_answered_when_it_is_here_aga
     a.owners.releasing = Deferred()
     a.wait(61)
     found: list[Any] = []
-    ready = a.ownership.require("/", "q")
+    ready = a.ownership.require("/", "q", "192.0.2.7")
     assert isinstance(ready, Deferred)
     ready.addBoth(found.append)
     assert found == []
     a.owners.releasing.callback(None)
     assert found == [None]
     assert a.queue().put(b"head", b"1")
+    assert a.queues.memory.held == QUEUE_BYTES, "of the address of that request"  # type: ignore[attr-defined]
 
 
 def test_the_time_to_live_is_kept(cluster: Cluster) -> None:
