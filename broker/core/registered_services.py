@@ -240,7 +240,11 @@ class Restored:
             self._protocols.setdefault(name, []).append(protocol)
         self._doubled = {id for id, provider in self._providers.items() if provider.services and id not in self._of}
         """Providers whose endpoints all belong to newer remembered providers."""
-        self._labelled = _labelled(self._providers.values())
+        self._labels: dict[tuple[str, str], set[int]] = {}
+        """Providers by wire and label. One that others share stays with all of them, replaced ones too: the last one
+        of several is not identified by it either."""
+        for provider in self._providers.values():
+            self._note_label(provider)
         self._entries = {
             (provider.wire, provider.owner.entry): provider.id
             for provider in self._providers.values()
@@ -303,7 +307,8 @@ class Restored:
             own = self._of.get(self._entries[wire, entry], ())
             replaced |= dict.fromkeys(place for place in own if place[1] in names)
         elif moved:
-            before = self._of.get(self._labelled.get((wire, label), -1), {})
+            labelled = self._labels.get((wire, label), ())
+            before = self._of.get(next(iter(labelled)), {}) if len(labelled) == 1 else {}
             for place in before:
                 key = place[1:3]
                 if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
@@ -346,6 +351,7 @@ class Restored:
             self._answers,
             self._protocols,
             self._entries,
+            self._labels,
             self._doubled,
         ):
             kept.clear()
@@ -387,8 +393,13 @@ class Restored:
         elif not self._unread:
             self._timer = self._clock.callLater(self._grace, self.drop)
 
+    def _note_label(self, provider: Provider) -> None:
+        if provider.label not in ("", ANONYMOUS, provider.wire):
+            self._labels.setdefault((provider.wire, provider.label), set()).add(provider.id)
+
     def _add(self, provider: Provider) -> None:
         self._providers[provider.id] = provider
+        self._note_label(provider)
         if provider.owner.entry:
             self._entries[provider.wire, provider.owner.entry] = provider.id
         for service in provider.services:
@@ -414,8 +425,15 @@ class Restored:
                 if not self._services[key]:
                     del self._services[key]
                 self._answers.pop(key, None)
-            if provider is not None and self._entries.get((provider.wire, provider.owner.entry)) == id:
+            if provider is None:
+                continue
+            if self._entries.get((provider.wire, provider.owner.entry)) == id:
                 del self._entries[provider.wire, provider.owner.entry]
+            label = (provider.wire, provider.label)
+            ids = self._labels.get(label, set())
+            ids.discard(id)
+            if not ids:
+                self._labels.pop(label, None)
 
     def last(self, grace: float) -> None:
         """Change the grace period. It counts from the start, or from the last `remember`."""
@@ -457,7 +475,9 @@ class Restored:
             gone |= self._doubled
             self._doubled = set()
             for id in gone:
-                del self._providers[id]
+                provider = self._providers.pop(id)
+                if self._labels.get((provider.wire, provider.label)) == {id}:
+                    del self._labels[provider.wire, provider.label]
             if not self._providers:
                 self.stop()
             self._forget(gone)
@@ -477,13 +497,3 @@ def _restored(service: Service) -> Service:
 
 def _place(wire: str, service: Service) -> _Place:
     return wire, service.name, service.protocol, service.hostport
-
-
-def _labelled(providers: Collection[Provider]) -> dict[tuple[str, str], int]:
-    """Return the providers whose label is unique on their wire."""
-    shared = Counter((provider.wire, provider.label) for provider in providers)
-    return {
-        (provider.wire, provider.label): provider.id
-        for provider in providers
-        if shared[provider.wire, provider.label] == 1 and provider.label not in ("", ANONYMOUS, provider.wire)
-    }

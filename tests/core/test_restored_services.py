@@ -300,6 +300,34 @@ def test_after_the_grace_period_services_of_a_broker_that_is_gone_are_replaced()
     assert broker.forgotten == [{1, 2}, {3}]
 
 
+def test_a_label_identifies_a_provider_whose_broker_is_gone() -> None:
+    broker = Broker()
+    broker.restored.remember(known(3, lasting(3, "h:3"), label="node", wire="dbp"))
+    broker.offer(("bank", "h:9", "tcp"), label="node", wire="dbp")
+    assert broker.old() == []
+    broker.restored.remember(known(4, lasting(4, "h:4"), label="node", wire="dbp"))
+    broker.offer(("bank", "h:10", "tcp"), label="node", wire="dbp")
+    assert broker.old() == [], "the provider of before has been replaced"
+
+
+def test_a_label_that_providers_of_two_brokers_have_brings_neither_back() -> None:
+    broker = Broker(known(1, service(1, "h:1"), label="bank"))
+    broker.restored.remember(known(3, lasting(3, "h:3"), label="bank"))
+    broker.offer(("bank", "h:9", "tcp"), label="bank")
+    assert broker.old() == ["h:1", "h:3"]
+
+
+def test_labels_of_other_brokers_count_until_these_have_been_read() -> None:
+    broker = Broker(known(1, service(1, "h:1"), label="bank"))
+    broker.restored.record([known(8, service(8, "h:8"), label="bank"), known(9, service(9, "h:9"), label="inn")])
+    broker.offer(("bank", "h:10", "tcp"), label="bank")
+    broker.offer(("bank", "h:11", "tcp"), label="inn")
+    assert broker.old() == ["h:1", "h:8"]
+    broker.restored.read()
+    broker.offer(("bank", "h:12", "tcp"), label="bank")
+    assert broker.old() == []
+
+
 def test_what_is_remembered_stays_in_the_store_when_the_broker_stops() -> None:
     broker = Broker(known(1, service(1, "h:1")))
     broker.restored.stop()
