@@ -235,7 +235,7 @@ class Restored:
             self._services.setdefault((service.name, service.protocol), {})[place] = service
             self._of.setdefault(service.provider, {})[place] = service
         self._protocols: dict[str, list[str]] = {}
-        """The protocols by name; those of removed services stay until the end of the grace period."""
+        """The protocols by name."""
         for name, protocol in self._services:
             self._protocols.setdefault(name, []).append(protocol)
         self._doubled = {id for id, provider in self._providers.items() if provider.services and id not in self._of}
@@ -420,11 +420,7 @@ class Restored:
         for id in ids:
             provider = self._providers.pop(id, None)
             for place in self._of.pop(id, ()):
-                key = place[1:3]
-                del self._services[key][place]
-                if not self._services[key]:
-                    del self._services[key]
-                self._answers.pop(key, None)
+                self._take(place)
             if provider is None:
                 continue
             if self._entries.get((provider.wire, provider.owner.entry)) == id:
@@ -434,6 +430,20 @@ class Restored:
             ids.discard(id)
             if not ids:
                 self._labels.pop(label, None)
+
+    def _take(self, place: _Place) -> Service:
+        """Remove a service from the tables by name, and return it."""
+        _, name, protocol, _ = place
+        key = (name, protocol)
+        same = self._services[key]
+        service = same.pop(place)
+        self._answers.pop(key, None)
+        if not same:
+            del self._services[key]
+            self._protocols[name].remove(protocol)
+            if not self._protocols[name]:
+                del self._protocols[name]
+        return service
 
     def last(self, grace: float) -> None:
         """Change the grace period. It counts from the start, or from the last `remember`."""
@@ -459,12 +469,7 @@ class Restored:
         """Remove these services, which the live provider replaced or withdrew; None if no live provider did."""
         gone = set()
         for place in places:
-            key = place[1:3]
-            service = self._services[key].pop(place)
-            if not self._services[key]:
-                del self._services[key]
-            self._answers.pop(key, None)
-            id = service.provider
+            id = self._take(place).provider
             if live is not None:
                 self._back.setdefault(live, set()).add(id)
             del self._of[id][place]

@@ -377,6 +377,15 @@ def test_the_protocols_of_a_name_include_those_of_restored_services() -> None:
     assert list(broker.registry.protocols("bank", restored=True)) == ["udp"]
 
 
+def test_the_protocol_of_a_restored_service_goes_with_the_last_one() -> None:
+    broker = Broker(known(1, service(1, "h:1", protocol="ws")), known(2, service(2, "h:2")))
+    broker.registry.leave(broker.offer(("bank", "h:1", "ws")))
+    assert list(broker.registry.protocols("bank", restored=True)) == ["tcp"]
+    broker.registry.leave(broker.offer(("bank", "h:2", "tcp")))
+    broker.restored.remember(known(3, lasting(3, "h:3", "shop")))
+    assert list(broker.registry.protocols("bank", restored=True)) == [], "the end of a grace period is not awaited"
+
+
 def test_the_grace_period_begins_when_the_other_brokers_have_been_read() -> None:
     lasting = Service("bank", "h:2", 2, "tcp", lasting=True)
     broker = Broker(known(1, service(1, "h:1")), known(2, lasting), known(3, service(3, "h:3")))
