@@ -13,7 +13,7 @@ Rules:
 - A provider that is bound to a connection may lose it in such a time: the kernel ends those of hosts that it cannot
   reach. If the check of the provider failed before, or was in doubt, and so did those of many others, it stays
   registered as an *orphan*, doubtful, and is verified like a peer with a lease of `ORPHAN_LEASE`. It leaves when
-  another provider offers a service at the same place: that is its successor.
+  another provider offers a service at the same place, here or at another broker: that is its successor.
 - A peer that stays silent ends after ``ttls`` leases, whatever the others do. Connections count for `PROVED_FOR` after
   its last message: what accepts them may be another program by then. So no entry stays for ever.
 - A silent peer at which connections are accepted is a reason to verify others for ``ttls`` leases after its last
@@ -104,17 +104,25 @@ class _Suspect:
     over: bool = False
 
 
+_Place = tuple[str, str, str]
+"""Name, protocol and host:port of a service."""
+
+
 class _Orphan:
-    """A provider that has lost its connection. Its lease calls `check`. ``session`` is referenced until its end."""
+    """A provider that has lost its connection. Its lease calls `check`. ``session`` is referenced until its end.
+    ``places`` are those of its services."""
 
     pace = ORPHAN_PACE
     patience = ORPHAN_LEASE
 
-    def __init__(self, owner: Verification, provider: int, session: object, now: float) -> None:
+    def __init__(
+        self, owner: Verification, provider: int, session: object, places: Collection[_Place], now: float
+    ) -> None:
         self._owner = owner
         self._session = session
         self.heard = now
         self.providers = (provider,)
+        self.places = places
         self.lease: ILease | None = None
 
     def check(self, now: float) -> float | None:
@@ -192,6 +200,8 @@ class Verification:
         """The lifetime of the last tick in which peers became doubtful, and their number in it."""
         self._new = 0
         self._orphans: dict[int, _Orphan] = {}
+        self._orphaned: dict[_Place, dict[_Orphan, None]] = {}
+        """The same by place. The registry does not list a service that a successor at another broker has superseded."""
         self._watch: IWait | None = None
         """The watch of changes that end orphans, while there are any."""
         self._waiting: deque[_Suspect] = deque()
@@ -242,9 +252,11 @@ class Verification:
         now = self._leases.moment()
         if self._stopped or not silent or not self._bound.are_many(now, self.settings.share):
             return False
-        orphan = self._orphans[provider] = _Orphan(self, provider, session, now)
+        orphan = self._orphans[provider] = _Orphan(self, provider, session, {_place(each) for each in services}, now)
+        for place in orphan.places:
+            self._orphaned.setdefault(place, {})[orphan] = None
         if self._watch is None:
-            self._watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT), own=True)
+            self._watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT))
         self._suspect(orphan, self._bound)
         orphan.lease = self._leases.hold(orphan, orphan.heard + ORPHAN_LEASE)
         return True
@@ -316,6 +328,10 @@ class Verification:
         (provider,) = orphan.providers
         if self._orphans.pop(provider, None) is None:
             return False
+        for place in orphan.places:
+            del self._orphaned[place][orphan]
+            if not self._orphaned[place]:
+                del self._orphaned[place]
         self._end(orphan)
         if orphan.lease is not None:
             orphan.lease.cancel()
@@ -336,11 +352,10 @@ class Verification:
         assert isinstance(service, Service)
         if change.provider in self._orphans:
             return
-        for each in self._registry.services(service.name, service.protocol):
-            orphan = self._orphans.get(each.provider)
-            if orphan is not None and each.hostport == service.hostport and self._forget(orphan):
+        for orphan in list(self._orphaned.get(_place(service), ())):
+            if self._forget(orphan):
                 self._events["heard"] += 1
-                self._registry.leave(each.provider)
+                self._registry.leave(*orphan.providers)
 
     def _later(self, now: float) -> float | None:
         """Return the lifetime at which a peer becomes doubtful, None for now: thousands do so over several ticks."""
@@ -469,6 +484,10 @@ class Verification:
 
 EVENTS = ("doubtful", "heard", "proved", "refused", "ended")
 """Names of the events that are counted."""
+
+
+def _place(service: Service) -> _Place:
+    return service.name, service.protocol, service.hostport
 
 
 def _no_effect() -> None:

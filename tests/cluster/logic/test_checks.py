@@ -10,7 +10,9 @@ import pytest
 
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import Event, Put
+from broker.core.liveness import Leases
 from broker.core.model import MAX_TEXT, Check, CheckState, FailingService, Kind, Policy
+from broker.core.silence import LEAST, Verification
 from tests.cluster.logic.members import Farm, Member
 
 FAILING = Check(CheckState.FAILING, "no answer to a ping within 5 s", 0.0)
@@ -255,3 +257,22 @@ def test_a_report_that_is_none_is_a_foreign_value(farm: Farm, more: bytes) -> No
     farm.run(0.5)
     assert a.cluster.counts()["cluster.bad-values"] == 1
     assert a.found() == []
+
+
+def test_a_provider_without_its_connection_ends_as_it_is_back_at_another_member(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    silence = Verification(a.registry, Leases(farm.clock), farm.clock, lambda question, answered: None)
+    ids = [a.register("bank", f"h:{number}") for number in range(LEAST)]
+    for id in ids:
+        judge(a, id, FAILING, Policy.LAST)
+    assert silence.orphaned(ids[0], object())
+    farm.until(lambda: b.found() == ids, "the services")
+    back = b.register("bank", "h:0")
+    farm.until(lambda: set(a.found()) == {*ids[1:], back}, "the successor")
+    assert a.registry.provider(ids[0]) is None
+    b.registry.leave(back)
+    farm.until(lambda: set(a.found()) == set(ids[1:]), "its end")
+    farm.run(1.0)
+    assert set(a.found()) == set(b.found()) == set(ids[1:])
+    assert silence.counts()["silence.doubtful"] == 0
+    silence.stop()
