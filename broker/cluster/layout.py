@@ -40,7 +40,7 @@ from broker.core.model import (
     Provider,
     Service,
 )
-from broker.core.service_info import MAX_INFO
+from broker.core.service_info import MAX_INFO, info_fault
 
 LAYOUT = 2
 """Version of the layout. It rises with changes that an older program would misunderstand."""
@@ -342,8 +342,8 @@ def registration(key: Key, text: bytes) -> Registration:
     each = value.service
     if each.name.startswith(OWN_PREFIX):
         raise Foreign(f"the name {each.name!r} is one of the broker's own")
-    if each.info is not None and not _is_object(each.info):
-        raise Foreign(f"the info of {each.name!r} is no object of JSON")
+    if each.info is not None and (fault := _info_fault(each.info)):
+        raise Foreign(f"the info of {each.name!r} {fault}")
     service = Service(
         name=each.name,
         hostport=each.hostport,
@@ -412,11 +412,18 @@ def _without_surrogates(text: bytes) -> bytes:
         raise Foreign(str(error)) from None
 
 
-def _is_object(info: str) -> bool:
+def _info_fault(info: str) -> str:
+    """Return why parsers may refuse an info, as the rest of a sentence; empty for one that all parse."""
     try:
-        return isinstance(json.loads(info), dict)
+        value = json.loads(info, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        return False
+        value = None
+    return info_fault(info) if isinstance(value, dict) else "is no object of JSON"
+
+
+def _no_constant(name: str) -> None:
+    """Refuse NaN and the infinities, which Python's parser adds to JSON."""
+    raise ValueError(name)
 
 
 def _url(text: str) -> bytes:

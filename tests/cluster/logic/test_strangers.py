@@ -16,6 +16,7 @@ from broker.cluster.layout import LAYOUT
 from broker.cluster.publisher import MAX_BATCH
 from broker.cluster.settings import SILENCE
 from broker.core.model import Rights, Service
+from broker.core.service_info import MAX_DEPTH, MAX_DIGITS
 from broker.core.turns import PIECE
 from tests.cluster.logic.members import Farm, KeptMemory
 
@@ -372,3 +373,28 @@ def test_a_broker_that_comes_to_the_database_of_another_cluster_is_a_new_member_
     assert id > last
     assert id > theirs + BLOCK
     elsewhere.until(lambda: x.found() == [id], "the service")
+
+
+@pytest.mark.parametrize(
+    ("info", "taken"),
+    [
+        ('{"a":%s}' % ("[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)), True),
+        ('{"a":%s}' % ("[" * MAX_DEPTH + "]" * MAX_DEPTH), False),
+        ('{"a":%s}' % ("9" * MAX_DIGITS), True),
+        ('{"a":%s}' % ("9" * (MAX_DIGITS + 1)), False),
+        ('{"a":NaN}', False),
+        ('{"a":[-Infinity]}', False),
+        ("[]", False),
+    ],
+)
+def test_an_information_that_some_parsers_refuse_is_left_out(farm: Farm, info: str, taken: bool) -> None:
+    a, _ = farm.joined("a", "b")
+    lease = farm.etcd.keys[farm.key("b/b")].lease
+    value = {"broker": "b", "provider": 7, "service": {"name": "bank", "hostport": "h:1", "info": info}}
+    farm.etcd.txn([], [Put(farm.key(REGISTRATION), json.dumps(value).encode(), lease)])
+    # A later key, so that the first one has been read.
+    marker = {"broker": "b", "provider": 8, "service": {"name": "inn", "hostport": "h:2"}}
+    farm.etcd.txn([], [Put(farm.key("s/elko/inn/tcp/h:2"), json.dumps(marker).encode(), lease)])
+    farm.until(lambda: a.found("inn") == [8], "the later registration")
+    assert a.found() == [7] * taken
+    assert a.cluster.counts()["cluster.bad-values"] == (not taken)
