@@ -357,11 +357,11 @@ class Publisher:
 
     def _next(self) -> None:
         """Go on after a transaction: at once if a whole one is waiting, otherwise after gathering."""
-        if self._space_timer is None:
-            if len(self._marks) >= self._most:
-                self._write()
-            else:
-                self._schedule()
+        if len(self._marks) >= self._most and self._space_timer is None:
+            self._write()
+        else:
+            # Without space too: deletions may be among the marks. A build of none is not followed by another one.
+            self._schedule()
         self._settle()
 
     def _again(self, names: dict[Hashable, Build]) -> None:

@@ -11,6 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from broker.cluster.cluster import Cluster
+from broker.cluster.publisher import MAX_BATCH
 from broker.cluster.settings import WATCH_ENDED, WATCH_SILENT, ClusterFailed, ClusterSettings, Environment
 from broker.cluster.watch_feed import Reopening
 from broker.core.cluster.cluster_registry import ClusterRegistry
@@ -58,6 +59,23 @@ def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
     farm.etcd.drain_alarm()
     farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
     farm.until(lambda: not a.degradations, "the end of the trouble", 10.0)
+
+
+def test_without_space_more_deletions_than_one_transaction_has_follow_each_other(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [b.register("bank", f"h:{number}") for number in range(3 * MAX_BATCH)]
+    farm.until(lambda: a.found() == ids, "the services")
+    farm.etcd.fill()
+    waiting = b.register("shop", "h:1")
+    farm.until(lambda: "no space" in b.degradations, "the notice")
+    for id in ids:
+        b.registry.leave(id)
+    farm.until(lambda: not a.found(), "the departures", 0.5)
+    before = b.cluster.counts()["cluster.transactions"]
+    farm.run(2.0)
+    assert b.cluster.counts()["cluster.transactions"] == before, "nothing is left to delete"
+    farm.etcd.drain_alarm()
+    farm.until(lambda: a.found("shop") == [waiting], "the service", 10.0)
 
 
 def test_a_silent_watch_is_replaced_without_another_session(farm: Farm) -> None:
