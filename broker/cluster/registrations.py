@@ -30,8 +30,8 @@ Rules:
 - A standby stays until the key itself is written again, so that one of the two is always there.
 - A stop turns claims into restores, those of later acts too, and sessions that end from then on leave their keys
   behind.
-- A remembered registration is also replaced by one of another key, if its provider is the only remembered one of its
-  wire with that label, and the name and protocol are the same.
+- A remembered registration is also replaced by one of a key that is new, if its provider is the only remembered one of
+  its wire with that label, and the name and protocol are the same.
 """
 
 from __future__ import annotations
@@ -342,6 +342,8 @@ class Registrations:
         """See `OwnRegistrations`."""
         self._read(key)
         own = self._own.get(key)
+        # What ended may have been taken for the former place of one that is offered together with it.
+        new = own is None or own.state is State.ENDED
         if own is None:
             own = self._own[key] = Own(State.CLAIMED)
             self._unconfirmed[key] = None
@@ -353,7 +355,8 @@ class Registrations:
         self._mark(key)
         if self._stopped:
             self._step(key, Happens.LATE)
-        if self._labels:
+        if new and self._labels:
+            # The session offers what it had at a known key, and the others of its services one by one.
             self._replace_by_label(key)
 
     def refreshed(self, key: Key) -> None:

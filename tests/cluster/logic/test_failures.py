@@ -638,6 +638,48 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     farm.until(lambda: b.found() == [new], "the move", 1.0)
 
 
+@pytest.mark.parametrize("back", ["h:1", "h:777"])
+def test_a_provider_that_offers_its_services_again_one_by_one_keeps_the_others(farm: Farm, back: str) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register("bank", "h:1", "one")
+    a.offer(id, "bank", "h:2")
+
+    def places() -> list[str]:
+        return sorted(each.hostport for each in b.registry.find("bank", "tcp"))
+
+    farm.until(lambda: places() == ["h:1", "h:2"], "the services")
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the restart")
+    new = again.register("bank", back, "one")
+    farm.until(lambda: places() == sorted([back, "h:2"]) and new in b.found(), "the first one", 1.0)
+    again.registry.amend(attrs.evolve(again.registry.services_of(new)[0], info="{}"))
+    farm.until(lambda: any(each.info for each in b.registry.find("bank", "tcp")), "the amendment", 1.0)
+    farm.run(0.5)
+    assert places() == sorted([back, "h:2"])
+    again.offer(new, "bank", "h:2")
+    farm.until(lambda: b.found() == [new, new], "the other one", 1.0)
+
+
+@pytest.mark.parametrize("back", [("h:1", "h:777"), ("h:777", "h:1")])
+def test_of_services_that_are_offered_together_one_at_a_known_place_has_not_moved(
+    farm: Farm, back: tuple[str, str]
+) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register("bank", "h:1", "one")
+    a.offer(id, "bank", "h:2")
+    farm.until(lambda: b.found() == [id, id], "the services")
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the restart")
+    new = again.registry.join("one", "elko", "10.0.0.1:5")
+    again.registry.offer([Service("bank", place, new) for place in back], Rights())
+    farm.until(lambda: b.found() == [new, new], "both", 1.0)
+    assert {each.hostport for each in b.registry.find("bank", "tcp")} == set(back)
+
+
 @pytest.mark.parametrize("early", [False, True])
 def test_an_instance_that_is_withdrawn_after_a_restart_before_its_return_goes_everywhere(
     farm: Farm, early: bool
