@@ -192,6 +192,9 @@ class Cluster:
         if revision is None:
             revision = await self._sessions.present_revision()
         await self._parts.feed.reached(revision)
+        if self._parts.feed.revision < revision:
+            # Without space, a watch that has ended is replaced within the session.
+            raise Refusal(Reason.UNAVAILABLE, "the watch of etcd has ended")
         applied: Deferred[None] = Deferred()
         self._parts.mirror.when_applied(lambda: applied.callback(None))
         await applied

@@ -15,6 +15,7 @@ from broker.cluster.publisher import MAX_BATCH
 from broker.cluster.settings import WATCH_ENDED, WATCH_SILENT, ClusterFailed, ClusterSettings, Environment
 from broker.cluster.watch_feed import Reopening
 from broker.core.cluster.cluster_registry import ClusterRegistry
+from broker.core.errors import Refusal
 from broker.core.model import Provider, Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.etcd.recording import ClientCase
@@ -108,6 +109,21 @@ def test_a_watch_that_ends_is_replaced_and_own_deletions_go_on(farm: Farm) -> No
         lambda: b.found("shop") == [new] and not a.degradations and not b.degradations, "the end of the trouble", 10.0
     )
     assert (sessions(a), sessions(b)) == before
+
+
+def test_a_read_that_is_to_be_consistent_is_refused_while_no_watch_is_open(farm: Farm) -> None:
+    a, b, ids = full(farm)
+    for _ in range(5):  # the pause until the next watch grows
+        farm.until(lambda: a.client._watches, "a watch")
+        for watch in list(a.client._watches):
+            watch.fail("the connection was lost")
+    b.registry.leave(ids[0])
+    farm.until(lambda: len(farm.registrations()) == 2, "the deletion", 0.1)
+    read: list[object] = []
+    a.cluster.caught_up().addCallback(lambda _: read.append(a.found())).addErrback(lambda f: read.append(f.value))
+    farm.until(lambda: read, "the answer", 5.0)
+    [answer] = read
+    assert answer == ids[1:] or isinstance(answer, Refusal)
 
 
 def test_a_broker_that_was_cut_off_meanwhile_still_follows_the_others(farm: Farm) -> None:
