@@ -148,8 +148,8 @@ class Publisher:
 
     @property
     def pending(self) -> int:
-        """Number of names that are still to be written."""
-        return len(self._marks) + len(self._repeats)
+        """Number of names that are still to be written, those of the present transaction among them."""
+        return len(self._marks) + len(self._repeats) + len(self._sent)
 
     def mark(self, name: Hashable, build: Build, last: bool = False) -> None:
         """Write a name soon. With ``last`` it is written after all that is marked now, otherwise as soon as it would

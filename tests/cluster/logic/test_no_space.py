@@ -19,7 +19,7 @@ from broker.core.errors import Refusal
 from broker.core.model import Provider, Rights, Service
 from broker.core.registered_services import Restored
 from tests.cluster.etcd.recording import ClientCase
-from tests.cluster.logic.members import Farm, KeptMemory, Member
+from tests.cluster.logic.members import STEP, Farm, KeptMemory, Member
 from tests.cluster.logic.test_real_etcd import until
 from tests.cluster.real_etcd import Etcd
 
@@ -109,6 +109,17 @@ def test_a_watch_that_ends_is_replaced_and_own_deletions_go_on(farm: Farm) -> No
         lambda: b.found("shop") == [new] and not a.degradations and not b.degradations, "the end of the trouble", 10.0
     )
     assert (sessions(a), sessions(b)) == before
+
+
+def test_a_registration_that_waits_for_space_is_not_written_while_it_is_tried_again(farm: Farm) -> None:
+    a, _, _ = full(farm)
+    a.register("shop", "h:9")
+    answers: list[object] = []
+    transactions = a.cluster.counts()["cluster.transactions"]
+    while a.cluster.counts()["cluster.transactions"] < transactions + 3:
+        a.cluster.written().addBoth(lambda answer: answers.append(getattr(answer, "value", answer)))
+        farm.clock.advance(STEP)
+    assert all(isinstance(answer, Refusal) for answer in answers)
 
 
 def test_a_read_that_is_to_be_consistent_is_refused_while_no_watch_is_open(farm: Farm) -> None:
