@@ -321,7 +321,9 @@ class Mesh:
         """Return the reason to refuse a connection; empty if there is none."""
         if self._me is None or self._stopping:
             return "this broker is no member"
-        if neighbour is None:
+        assert self._members is not None
+        if neighbour is None or self._members.member(neighbour.name) is None:
+            # A link that outlives the membership of its neighbour is there until its connection ends.
             return "no member has that name"
         member = neighbour.member
         if peer.key != member.key:

@@ -158,6 +158,28 @@ class Introductions(LinksRig):
         a.hello = attrs.evolve(a.hello, name="nobody")
         self.assertIn("no member", await self.objection(b, a))
 
+    async def test_a_member_that_is_gone_is_refused_while_its_link_is_open(self) -> None:
+        b = self.node("b")
+        pair = Pair.new()
+        a = await self.false_member(b, "a", pair).introduce()
+        member = self.table.members["a"]
+        # Another member with the same key, so that the handshake goes on.
+        self.table.set("c", attrs.evolve(member, name="c"))
+        self.table.set("a", None)
+        again = self.stranger(b, pair)
+        await again.shake()
+        again.send(*introduction(HELLO, again.hello))
+        await again.wait_closed()
+        (frames,) = again.inbox
+        self.assertEqual(frames[:2], [b"", REFUSED])
+        self.assertIn(b"no member", frames[2])
+        self.assertEqual((b.links.brokers(), b.tight.told), (["a"], [("up", "a")]))
+        self.table.set("a", member)
+        await self.stranger(b, pair).introduce()
+        await a.wait_closed()
+        self.assertEqual(b.links.brokers(), ["a"])
+        self.assertIs(b.neighbour("a").state, LinkState.UP)
+
     async def test_the_member_with_the_higher_name_does_not_connect(self) -> None:
         b = self.node("b")
         self.assertIn("lower name", await self.objection(b, self.false_member(b, "c")))
