@@ -451,11 +451,19 @@ class StoredMemory:
             "latest; if the broker is killed before that succeeds, its entries in etcd go before it is back",
             "the memory of the cluster is being stored again, after {failures} failures",
         )
+        self._record_errors = DiskErrors(
+            self.log,
+            clock,
+            StateError,
+            "the record of the cluster could not be stored: {why}. It is tried again, every {most:g} seconds at the "
+            "latest; a start without etcd until then finds the other brokers' services as they were before",
+            "the record of the cluster is being stored again, after {failures} failures",
+        )
 
     @property
     def trouble(self) -> str:
         """Reason of the last failed write; empty while writes succeed."""
-        return self._errors.why
+        return self._errors.why or self._record_errors.why
 
     def load(self) -> Memory:
         return self._memory
@@ -468,13 +476,15 @@ class StoredMemory:
         rows = {f"{self._identity} {name}": value for name, value in changes.items()}
         rows[f"{self._identity}{RECORDED}"] = f"{wall(self._clock):.0f}"
 
+        def written(_: object) -> None:
+            self._record_errors.over()
+
         def failed(failure: Failure) -> Failure:
-            failure.trap(StateError)
-            self.log.warn("the record of the cluster could not be stored: {why}", why=failure.getErrorMessage())
+            self._record_errors.add(failure)
             return failure
 
-        done: Deferred[None] = self._in_thread(self._store.record_cluster, rows)
-        return done.addErrback(failed)
+        done: Deferred[Any] = self._in_thread(self._store.record_cluster, rows)
+        return done.addCallbacks(written, failed)
 
     def save(self, memory: Memory) -> Deferred[None]:
         self._memory = memory

@@ -19,17 +19,22 @@ from typing import Any
 from twisted.internet.defer import succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.backoff import Backoff
 from broker.cluster import layout
 from broker.cluster.key_table import Entry
 from broker.cluster.layout import Foreign
 from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterMemory
 from broker.core.cluster.cluster_interfaces import Key, Registration
+from broker.core.disk import RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.turns import Turns
 
 INTERVAL = 0.5
 """Seconds from a change to its write, and between two writes: what changes more often is written once. A broker that is
 killed within this time does not have the change in its record."""
+
+RETRY = Backoff(RETRY_SECONDS, RETRY_SECONDS_MOST)
+"""Pause in seconds after a write that failed, however much is still to be written."""
 
 PIECE = 200
 """Registrations in one write at most."""
@@ -61,6 +66,8 @@ class Record:
         """Bounded by the tables of keys, before and after a resynchronisation."""
         self._timer: IDelayedCall | None = None
         self._writing = False
+        self._failures = 0
+        """Consecutive writes that failed."""
         self._stopped = False
         self.serving = True
         """True until the keys have been read in this run."""
@@ -124,16 +131,20 @@ class Record:
         more = bool(self._dirty)
         self._writing = True
         done = self._memory.save_record(values)
-        (done or succeed(None)).addErrback(lambda _: self._failed(keys)).addCallback(lambda _: self._written(more))
+        (done or succeed(None)).addCallbacks(lambda _: self._written(more), lambda _: self._failed(keys))
 
     def _written(self, more: bool) -> None:
         self._writing = False
+        self._failures = 0
         if self._dirty:
             self._schedule(0.0 if more else INTERVAL)
 
     def _failed(self, keys: Iterable[Key]) -> None:
         # The memory has logged why.
+        self._writing = False
+        self._failures += 1
         self._dirty.update(dict.fromkeys(keys))
+        self._schedule(RETRY.after(self._failures))
 
     def _value(self, key: Key) -> str | None:
         """Return what is found of another member at a key."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
@@ -40,10 +40,11 @@ class KeptMemory:
     def load_record(self) -> tuple[float, dict[str, str]] | None:
         return None if self.record is None else (1.0, dict(self.record))
 
-    def save_record(self, changes: Mapping[str, str | None]) -> None:
+    def save_record(self, changes: Mapping[str, str | None]) -> Deferred[None] | None:
         self.record = {
             name: value for name, value in ((self.record or {}) | dict(changes)).items() if value is not None
         }
+        return None
 
 
 class Farm:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import gc
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import pytest
-from twisted.internet.defer import CancelledError, fail
+from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.python.failure import Failure
 
 from broker.cluster.etcd.etcd_interface import Compare, Denied, Operation, Put, Unavailable
@@ -21,9 +21,12 @@ from broker.cluster.ids import BLOCK
 from broker.cluster.member_sessions import ADOPTED_WITHIN, State
 from broker.cluster.members import INTERVAL
 from broker.cluster.publisher import MAX_BATCH
+from broker.cluster.record import PIECE
 from broker.cluster.settings import SILENCE, Memory
 from broker.cluster.watch_feed import CLOSE
 from broker.core.cluster.cluster_interfaces import QueueClaim
+from broker.core.database import StateFull
+from broker.core.disk import RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Kind, Rights, Service
 from broker.core.turns import SHARE
@@ -230,6 +233,33 @@ def test_the_record_has_standbys_and_large_changes_soon(farm: Farm) -> None:
     again.client.disconnect()
     farm.until(lambda: again.started, "the start")
     assert [each.provider for each in again.registry.find("bank", "tcp", True)] == ids
+
+
+class FullDisk(KeptMemory):
+    """A memory whose records fail while the disk is ``full``."""
+
+    full = False
+    failures = 0
+
+    def save_record(self, changes: Mapping[str, str | None]) -> Deferred[None] | None:
+        if not self.full:
+            return super().save_record(changes)
+        self.failures += 1
+        return fail(StateFull("the disk is full"))
+
+
+def test_a_large_record_on_a_full_disk_is_tried_again_after_growing_pauses(farm: Farm) -> None:
+    memory = FullDisk()
+    a, b = farm.member("a", memory), farm.member("b")
+    farm.until(lambda: a.started and b.started, "the join")
+    farm.run(1.0)
+    memory.full = True
+    ids = [b.register("bank", f"h:{number}") for number in range(3 * PIECE)]
+    farm.until(lambda: a.found() == ids, "the services")
+    farm.run(2 * RETRY_SECONDS_MOST)
+    assert 2 <= memory.failures < 10
+    memory.full = False
+    farm.until(lambda: memory.record and len(memory.record) == len(ids), "the record", RETRY_SECONDS_MOST + 1)
 
 
 def test_the_record_has_the_standby_of_a_session_that_ends_in_an_outage(farm: Farm) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
 from broker.cluster.membership import StoredMemory
@@ -155,7 +156,13 @@ def test_a_record_that_cannot_be_written_is_written_again_by_its_caller(store: S
     disk = Disk()
     memory = StoredMemory(store, {}, "farm", "a", Clock(), disk.run)
     failed: list[object] = []
-    memory.save_record({"s/one": "1"}).addErrback(failed.append)
-    disk.step(StateFull("the disk is full"))
-    assert len(failed) == 1
+    with capturedLogs() as events:
+        for _ in range(3):
+            memory.save_record({"s/one": "1"}).addErrback(failed.append)
+            disk.step(StateFull("the disk is full"))
+    assert (len(failed), memory.trouble) == (3, "the disk is full")
+    assert len(events) == 1, "a full disk has no room for more"
+    memory.save_record({"s/one": "1"})
+    disk.step()
+    assert memory.trouble == ""
     store.close(1)
