@@ -258,6 +258,10 @@ def address(link: str) -> tuple[str, int] | None:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or int(port) not in PORTS:
         return None
+    try:
+        host.encode("idna")  # as the resolver does, whose exception would reach nobody
+    except UnicodeError:
+        return None
     return host, int(port)
 
 

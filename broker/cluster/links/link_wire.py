@@ -117,7 +117,10 @@ class Attempts(LinkRouter):
 
     def connect(self, attempt: Attempt, host: str, port: int, within: float) -> None:
         """Begin to connect. Either `Ends.failed` or `Ends.gone` follows, the latter with the neighbour set."""
-        attempt.connector = self.clock.connectTCP(host, port, attempt, timeout=within)  # type: ignore[attr-defined]
+        try:
+            attempt.connector = self.clock.connectTCP(host, port, attempt, timeout=within)  # type: ignore[attr-defined]
+        except OSError as error:  # an address of IPv6 whose zone this host does not have
+            self.ends.failed(attempt, error.strerror or str(error))
 
     def new_machine(self) -> Machine:
         """See `Router`."""

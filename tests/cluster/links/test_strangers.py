@@ -114,11 +114,22 @@ class Strangers(LinksRig):
             Member("e", "1", "", Pair.new().shown),
             Member("f", "1", "127.0.0.1:99999", Pair.new().shown),
             Member("g", "1", "127.0.0.1", Pair.new().shown),
+            Member("h", "1", "a..b:1", Pair.new().shown),
+            Member("i", "1", f"{'x' * 64}.test:1", Pair.new().shown),
+            Member("j", "1", "\ud800:1", Pair.new().shown),
         ):
             self.table.set(member.name, member)
             self.assertIs(b.neighbour(member.name).state, LinkState.IMPOSSIBLE, member)
             self.assertTrue(b.neighbour(member.name).reason)
         self.flushLoggedErrors()
+
+    async def test_an_address_with_a_zone_that_is_not_here_is_tried_again(self) -> None:
+        b = self.node("b")
+        self.table.set("c", Member("c", "1", "[fe80::1%nowhere]:1", Pair.new().shown))
+        await until(lambda: b.neighbour("c").failures > 2)
+        self.assertIs(b.neighbour("c").state, LinkState.WAITING)
+        self.assertTrue(b.neighbour("c").reason)
+        self.assertEqual(self.flushLoggedErrors(), [])
 
 
 class Introductions(LinksRig):
