@@ -213,6 +213,10 @@ class IRegistry(Interface):
     def remembered_owner(wire: str, entry: str) -> Owner:
         """Return the owner of the restored provider with that entry on its wire; `NOBODY` if there is none."""
 
+    def remembered_holder(wire: str, entry: str) -> str:
+        """Return the name of the other broker that has the restored provider with that entry on its wire; empty if
+        there is none."""
+
     def end_remembered(wire: str, entry: str) -> bool:
         """Remove the restored services of this broker's provider with that entry on its wire, since its owner withdraws
         them. Returns False if there are none."""

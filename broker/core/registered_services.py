@@ -285,6 +285,12 @@ class Restored:
         id = self._entries.get((wire, entry), -1)
         return self._providers[id].owner if id in self._of else NOBODY
 
+    def holder(self, wire: str, entry: str) -> str:
+        """Return the other broker that has the remembered provider with that entry on its wire, by the record; empty
+        if there is none."""
+        id = self._entries.get((wire, entry), -1)
+        return self._providers[id].broker if id in self._of and id in self._recorded else ""
+
     def provider(self, id: int) -> Provider | None:
         """Return the remembered provider of that id, with all services of before; None if there is none."""
         return self._providers.get(id)

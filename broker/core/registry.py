@@ -212,6 +212,9 @@ class Registry:
     def remembered_owner(self, wire: str, entry: str) -> Owner:
         return self._restored.owner(wire, entry)
 
+    def remembered_holder(self, wire: str, entry: str) -> str:
+        return self._restored.holder(wire, entry)
+
     def end_remembered(self, wire: str, entry: str) -> bool:
         return bool(self._restored.end(wire, entry))
 

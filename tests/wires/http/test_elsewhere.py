@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from twisted.internet.task import Clock
 
@@ -105,6 +106,25 @@ def test_an_instance_is_withdrawn_where_it_is() -> None:
     assert pair.found() == [["h:1"], ["h:1"]]
     pair.a.withdraw("bank", "one", Principal(address=HOME))
     assert pair.found() == [[], []]
+    with pytest.raises(Refusal) as refused:
+        pair.b.withdraw("bank", "one", Principal(address=HOME))
+    assert refused.value.reason is Reason.NO_SUCH_SERVICE
+
+
+def test_an_instance_in_the_record_of_another_broker_is_withdrawn_there() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1")
+    there, here = pair.mirrors.registries["a"], pair.mirrors.registries["b"]
+    pair.mirrors.mirroring = False
+    known = there.own(("http", "bank", "", "bank/one"))
+    assert known is not None
+    here.serve_recorded([attrs.evolve(known, provider=attrs.evolve(known.provider, broker="a"))])
+    for address, reason in ((HOME, Reason.ELSEWHERE), ("192.0.2.99", Reason.NAME_TAKEN)):
+        with pytest.raises(Refusal) as refused:
+            pair.b.withdraw("bank", "one", Principal(address=address))
+        assert refused.value.reason is reason
+    assert [each.restored for each in here.find("bank", "tcp", restored=True)] == [True]
+    here.serve_read()
     with pytest.raises(Refusal) as refused:
         pair.b.withdraw("bank", "one", Principal(address=HOME))
     assert refused.value.reason is Reason.NO_SUCH_SERVICE

@@ -220,8 +220,10 @@ class Instances:
             holder = next(self._holders_elsewhere(name, claim.entry), None)
             if holder is not None:
                 _check_owner(holder.owner, claim)
-                text = f"the instance {instance!r} of {name!r} is at the broker {holder.broker!r}: withdraw it there"
-                raise Elsewhere(text, holder.broker, "")
+            broker = self._registry.remembered_holder(WIRE, claim.entry) if holder is None else holder.broker
+            if broker:
+                text = f"the instance {instance!r} of {name!r} is at the broker {broker!r}: withdraw it there"
+                raise Elsewhere(text, broker, "")
         self._end(self._own(name, instance, principal, token), "withdrawn")
 
     def review(self, access: Access, listener: str) -> None:
