@@ -668,6 +668,21 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     farm.until(lambda: b.found() == [new], "the move", 1.0)
 
 
+def test_a_label_that_providers_of_two_brokers_have_replaces_none_of_a_broker_that_restarts(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register("bank", "h:1")
+    b.register("bank", "h:2")
+    farm.until(lambda: len(a.found()) == 2, "the services")
+    farm.run(1.0)
+    kept = [each for each in a.registry.providers() if not each.broker]
+    a.kill()
+    b.register("bank", "h:3")
+    again = farm.member("a", a.memory, kept)
+    farm.until(lambda: again.started and len(again.found()) == 2, "the restart, and the services of the other one")
+    farm.run(1.0)
+    assert {each.hostport for each in again.registry.find("bank", "tcp", restored=True)} == {"h:1", "h:2", "h:3"}
+
+
 @pytest.mark.parametrize("back", ["h:1", "h:777"])
 def test_a_provider_that_offers_its_services_again_one_by_one_keeps_the_others(farm: Farm, back: str) -> None:
     a, b = farm.joined("a", "b")
