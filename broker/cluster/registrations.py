@@ -493,7 +493,9 @@ class Registrations:
 
     def _replace_by_label(self, key: Key) -> None:
         now = self._registry.own(key)
-        id = 0 if now is None else self._labels.get((key[0], now.provider.label), 0)
+        if now is None or now.provider.owner.entry:
+            return  # with an entry, the key is the same at another endpoint
+        id = self._labels.get((key[0], now.provider.label), 0)
         entries = self._shared.table.entries
         for old in self._remembered.get((id, *key[:3]), ()) if id else ():
             entry = entries.get(old)

@@ -18,7 +18,7 @@ Rules:
 - A restored service is removed as soon as a live provider on the same wire *replaces* it: with a service of the same
   name and protocol at the same host:port, or, at an endpoint that is not remembered, with a service of the same name
   and the entry of the same owner, or else with a label that exactly one remembered provider on that wire has. A label
-  that several share identifies none of them, nor does the wire's name.
+  that several share identifies none of them, nor does the wire's name, nor any label of a provider with another entry.
 - If a returned provider withdraws services or leaves, its remaining restored services are removed too.
 - The owner of a remembered provider can withdraw it before it returns (`Restored.end`).
 - If several remembered providers of one wire offered the same service at one endpoint, only the newest counts.
@@ -313,9 +313,7 @@ class Restored:
             own = self._of.get(self._entries[wire, entry], ())
             replaced |= dict.fromkeys(place for place in own if place[1] in names)
         elif moved:
-            labelled = self._labels.get((wire, label), ())
-            before = self._of.get(next(iter(labelled)), {}) if len(labelled) == 1 else {}
-            for place in before:
+            for place in self._labelled(wire, label, entry):
                 key = place[1:3]
                 if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
                     moved[key] -= 1
@@ -398,6 +396,15 @@ class Restored:
             self._timer.reset(self._grace)
         elif not self._unread:
             self._timer = self._clock.callLater(self._grace, self.drop)
+
+    def _labelled(self, wire: str, label: str, entry: str) -> Iterable[_Place]:
+        """Return the services of the remembered provider that a label identifies, unless its entry is another one."""
+        ids = self._labels.get((wire, label), ())
+        if len(ids) != 1:
+            return ()
+        (id,) = ids
+        known = self._providers.get(id)
+        return () if known is None or (entry and known.owner.entry) else self._of.get(id, ())
 
     def _note_label(self, provider: Provider) -> None:
         if provider.label not in ("", ANONYMOUS, provider.wire):

@@ -28,7 +28,7 @@ from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.database import StateFull
 from broker.core.disk import RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
-from broker.core.model import Kind, Rights, Service
+from broker.core.model import Kind, Owner, Rights, Service
 from broker.core.turns import SHARE
 from tests.cluster.logic.members import Farm, KeptMemory, Member
 
@@ -666,6 +666,23 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     farm.until(lambda: again.started, "the restart")
     new = again.register("bank", "h:777", "one")
     farm.until(lambda: b.found() == [new], "the move", 1.0)
+
+
+def test_a_label_does_not_identify_a_provider_that_has_another_entry(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    owner = Owner("address 10.0.0.1", "bank/1")
+    one = a.offer(a.registry.join("pool", "http", "10.0.0.1", owner), "bank", "h:1")
+    farm.until(lambda: b.found() == [one], "the service")
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the restart")
+    two = again.offer(
+        again.registry.join("pool", "http", "10.0.0.1", attrs.evolve(owner, entry="bank/2")), "bank", "h:2"
+    )
+    farm.until(lambda: two in b.found(), "the other one")
+    farm.run(1.0)
+    assert b.found() == [one, two]
 
 
 def test_a_label_that_providers_of_two_brokers_have_replaces_none_of_a_broker_that_restarts(farm: Farm) -> None:

@@ -203,6 +203,15 @@ def test_an_instance_from_before_a_restart_is_withdrawn_by_its_owner_or_its_toke
     assert later.put("bank", "a", address=AWAY).status == 201
 
 
+def test_another_instance_with_the_same_label_does_not_end_one_from_before_a_restart(http: HttpFarm) -> None:
+    http.put("bank", "a", label="pool")
+    later = HttpFarm(ElkoFarm(restored=http.farm.registry.providers()))
+    assert later.put("bank", "b", "h:2", label="pool").status == 201
+    assert sorted(later.find("bank")) == ["h:1", "h:2"]
+    assert later.put("bank", "a", "h:3", label="pool").status == 201
+    assert sorted(later.find("bank")) == ["h:2", "h:3"]
+
+
 def test_a_token_that_is_given_with_a_new_registration_is_kept(http: HttpFarm) -> None:
     token = http.put("bank", "a").json["owner_token"]
     http.delete("bank", "a")
