@@ -58,10 +58,14 @@ class Actions:
         try:
             parameters = action.typed(words)
         except ValueError as error:
-            if action.audited:
-                self.audit.record(Act(principal, self.listener, action.right, "", refused(Reason.PARAMETER)))
+            self.misused(action, principal)
             raise Malformed(Reason.PARAMETER, f"{action.name}: {error}; usage: {action.usage}") from None
         return self.perform(action, parameters, principal, grants)
+
+    def misused(self, action: Action, principal: Principal) -> None:
+        """Record an action that is refused for its parameters."""
+        if action.audited:
+            self.audit.record(Act(principal, self.listener, action.right, "", refused(Reason.PARAMETER)))
 
 
 # The endpoints.
@@ -156,6 +160,7 @@ def _endpoint(actions: Actions, action: Action, route: Route) -> Endpoint:
             try:
                 parameters = action.decoded({**given, **call.path, **route.fixed})
             except ValueError as error:
+                actions.misused(action, call.principal)
                 raise Problem(400, str(error)) from None
         result = actions.perform(action, parameters, call.principal, call.grants)
         return result.addCallback(answered) if isinstance(result, Deferred) else answered(result)

@@ -143,6 +143,13 @@ def test_a_wrong_body_is_refused_and_does_nothing(broker: Broker, action: str, b
     assert broker.farm.spawned == []
 
 
+def test_a_wrong_parameter_in_a_path_is_refused_and_audited(broker: Broker) -> None:
+    with pytest.raises(Problem, match="address"):
+        broker.site.response("PUT", f"/v1/trace/{'a' * 1_025}")
+    assert broker.log.lines == [("http", "admin.log", "", "refused: parameter")]
+    assert broker.site.get("/v1/trace") == {"traces": []}
+
+
 def test_states_are_read_and_changed_by_the_paths_that_clients_know(broker: Broker) -> None:
     site = broker.site
     assert site.get("/v1/drain")["state"] == "off"
