@@ -31,6 +31,7 @@ from broker.core.rates import Bucket
 from broker.operate.line_file import LineFile
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, answer
+from broker.wall_clock import wall
 from broker.wires.tables import matcher
 
 FILE = "collected.jsonl"
@@ -80,7 +81,8 @@ _NAMES: Mapping[str, LevelName] = {
 
 
 class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record. ``id`` counts from 1 at the start of the broker; ``time`` is in RFC 3339, UTC."""
+    """A record. ``id`` counts from the time of the start of the broker, in microseconds since the epoch: the ids of
+    each run are above those of earlier ones. ``time`` is in RFC 3339, UTC."""
 
     id: int
     time: str
@@ -107,8 +109,8 @@ class CollectedLog(LineFile):
         super().__init__("collected log", path, FILE_BYTES, FILES, clock, in_thread)
         self._kept: deque[KeptRecord] = deque()
         self._kept_bytes = 0
-        self.last = 0
-        """The id of the newest record."""
+        self.last = self._before = int(wall(clock) * 1_000_000)
+        """The id of the newest record, and that before the first one."""
         self._bucket = Bucket(RATE, clock.seconds())
         self._beyond = 0
 
@@ -138,7 +140,8 @@ class CollectedLog(LineFile):
         oldest = self._kept[0].id if self._kept else self.last + 1
         found = filter(chosen, takewhile(lambda record: record.id > after, reversed(self._kept)))
         lines = [record.line for record in islice(found, most)]
-        missed = max(0, oldest - after - 1) + sum(1 for _ in found) if after else 0
+        # Of records before the start of the broker none is known.
+        missed = max(0, oldest - max(after, self._before) - 1) + sum(1 for _ in found) if after else 0
         return lines[::-1], missed
 
     def counts(self) -> Mapping[str, int]:
@@ -192,7 +195,7 @@ class Logs:
 
     ``last`` is the id of the newest record of all, to be given as ``after`` next. ``missed`` is the number of records
     after the given id that are left out: those that are in the file only, and older ones beyond ``limit``. An id that
-    is higher than ``last`` is from before a restart.
+    is higher than ``last`` is from before a restart, and the clock was set back: it counts as 0.
     """
 
     last: int

@@ -22,9 +22,9 @@ from broker.operate.line_file import MAX_WAITING_BYTES, RETRY
 class Rig:
     """Topics with a collected log, on a disk that answers at once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self.path = path
-        self.clock = Clock()
+        self.clock = Clock() if clock is None else clock
         self.topics = Topics()
         self.collected = CollectedLog(str(path), self.clock, self.disk)
         self.topics.observer = self.collected.publish
@@ -113,6 +113,22 @@ def test_new_records_beyond_the_limit_are_missed(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(collected_log, "MAX_KEPT", 4)
     rig.publish("log.a", "6")
     assert rig.answer(after=1, limit=3).missed == 3
+
+
+def test_a_reader_gets_the_records_since_a_restart_whatever_their_number(rig: Rig, tmp_path: Path) -> None:
+    rig.clock.advance(1_767_225_600)
+    for text in ("a", "b"):
+        rig.publish("log.a", text)
+    last = rig.answer().last
+    rig.clock.advance(1)
+    again = Rig(tmp_path / "collected.jsonl", rig.clock)
+    assert again.answer(after=last).records == []
+    for text in ("c", "d", "e"):
+        again.publish("log.a", text)
+    answer = again.answer(after=last)
+    assert ([record.text for record in answer.records], answer.missed) == (["c", "d", "e"], 0)
+    assert answer.last < 2**53, "a page has its numbers as doubles"
+    assert again.answer(after=last, limit=2).missed == 1
 
 
 def test_a_flood_is_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
