@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.integration.configurations import listener
 from tests.integration.daemon import Daemon
@@ -354,6 +354,24 @@ def test_the_collected_log_is_shown_as_it_grows(logging_farm: Farm, tabs: Tabs) 
     page.get_by_role("searchbox").fill("rohan")
     row(page, "the first beacon").get_by_role("button").click()
     expect(page.get_by_role("complementary", name="Details")).to_contain_text("the first beacon is lit")
+
+
+def test_records_that_are_left_out_of_the_log_stay_counted(logging_farm: Farm, tabs: Tabs) -> None:
+    def leave_out(route: Route) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json={**response.json(), "missed": 3})
+
+    page = tabs(logging_farm.url())
+    page.route("**/v1/logs?*after=*", leave_out, times=2)
+    page.goto(logging_farm.url("logs"))
+    notice = page.locator(".screen .strip")
+    expect(notice).to_contain_text("6 records left out")
+    for _ in range(2):
+        with page.expect_response("**/v1/logs?*after=*"):
+            pass
+    expect(notice).to_contain_text("6 records left out")
+    page.get_by_role("combobox", name="From level").select_option("warning")
+    expect(notice).to_be_hidden()
 
 
 LABELS = {"label-content-name-mismatch": {"enabled": True}}

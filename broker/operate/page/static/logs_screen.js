@@ -20,6 +20,7 @@ export class LogsScreen extends FeedScreen {
   wantsLoads = false;
   #records = [];
   #last = 0;
+  #missed = 0;
   #level = "debug";
   #turn = 0;
 
@@ -92,22 +93,29 @@ export class LogsScreen extends FeedScreen {
     this.#turn += 1;
     this.#records = [];
     this.#last = 0;
+    this.#missed = 0;
     this.#load();
   }
 
   async #load() {
     const turn = this.#turn;
+    const after = this.#last;
     try {
-      const query = { level: this.#level, after: this.#last || null, limit: PAGE };
+      const query = { level: this.#level, after: after || null, limit: PAGE };
       const { last, missed, records } = await get(path("/v1/logs", query));
-      if (turn !== this.#turn) return;
-      // Its ids begin again with each start of the broker.
+      // What another answer has brought meanwhile would count as missed twice.
+      if (turn !== this.#turn || after !== this.#last) return;
+      // The broker was started again, and its clock had been set back: the ids of its records are from the time.
       if (last < this.#last) return this.#begin();
       const known = this.#records[0]?.id ?? 0;
       const news = records.filter((record) => record.id > known);
       this.#records = [...news.toReversed(), ...this.#records].slice(0, MOST);
       this.#last = last;
-      this.#problem(missed > 0 ? `${plural(missed, "record")} are left out: the file of the broker has them.` : "");
+      // They are missing among the records shown from now on.
+      this.#missed += missed;
+      this.#problem(
+        this.#missed > 0 ? `${plural(this.#missed, "record")} left out: the file of the broker has them.` : "",
+      );
       if (news.length > 0 || this.table.total === null) this.came();
     } catch (error) {
       if (turn === this.#turn && error.status !== 0) this.#problem(shown(error.message));
