@@ -118,6 +118,17 @@ def test_the_longest_verdict_is_not_cut(open_farm: Farm, tabs: Tabs, size: tuple
     assert mark.evaluate("mark => mark.closest('td').scrollWidth <= mark.closest('td').clientWidth")
 
 
+def test_the_instances_of_a_service_are_shown_without_an_answer_about_the_plan(open_farm: Farm, tabs: Tabs) -> None:
+    page = tabs(open_farm.url(), permitted=[503])
+    problem = {"title": "Service Unavailable", "detail": "not now"}
+    page.route("**/v1/plan?*", lambda route: route.fulfill(status=503, json=problem))
+    with open_farm.bank(hostport="10.0.0.7:80"):
+        page.goto(open_farm.url("services?open=bank"))
+        detail = page.get_by_role("complementary", name="Details")
+        expect(detail).to_contain_text("10.0.0.7:80")
+        expect(detail.get_by_role("alert")).to_have_text("Capacity plan: not now")
+
+
 def test_a_user_with_a_token_reads_the_report_and_its_pages(guarded: Farm, tabs: Tabs) -> None:
     page = signed_in(guarded, tabs, "plan")
     report = opened(page.context, page, "shop")

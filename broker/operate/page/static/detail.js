@@ -131,7 +131,10 @@ export class Detail {
   async #service(name) {
     const [why, plan] = await Promise.all([
       get(`/v1/why/${segment(name)}`).catch(gone),
-      this.app.has("broker plan") ? get(path("/v1/plan", { where: `name=${name}`, limit: 1 })) : null,
+      // Without an answer about the plan, the instances are shown all the same.
+      this.app.has("broker plan")
+        ? get(path("/v1/plan", { where: `name=${name}`, limit: 1 })).catch((error) => ({ failed: error.message }))
+        : null,
     ]);
     const entries = why?.entries ?? [];
     const ids = [...new Set(entries.map((entry) => entry.provider).filter((id) => id))].slice(0, INSTANCES);
@@ -147,6 +150,7 @@ export class Detail {
       ),
       entries.slice(0, INSTANCES).map((entry) => this.#entry(entry, loads.get(entry.provider))),
       planned && this.#planned(planned),
+      plan?.failed && h("p", { class: "strip", role: "alert" }, `Capacity plan: ${shown(plan.failed)}`),
       this.app.actions.buttons("service", { service: name }, () => this.resync()),
       this.#events((change) => change.service === name),
     ];
