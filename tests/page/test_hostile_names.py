@@ -51,7 +51,7 @@ def test_names_are_text_in_every_view(farm: Farm, tabs: Tabs, size: tuple[int, i
             unharmed(page)
 
 
-@pytest.mark.parametrize("name", [SCRIPTS[0], DIRECTION, "a/b?c#d%2e ☃"])
+@pytest.mark.parametrize("name", [SCRIPTS[0], DIRECTION, "a/b?c#d%2e ☃", ".", ".."])
 def test_details_are_those_of_exactly_that_name(farm: Farm, tabs: Tabs, name: str) -> None:
     with farm.provider(LABEL, [{"service": name, "hostport": "10.0.0.1:1"}]):
         page = tabs(farm.url("services"))
