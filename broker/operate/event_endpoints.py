@@ -34,6 +34,7 @@ from broker.rest.messages import (
     Stream,
     StreamReader,
     array,
+    asks_for_websocket,
     members,
     moment,
     streamed,
@@ -512,7 +513,7 @@ def watch_endpoints(hub: WatchHub) -> list[Endpoint]:
         query: WatchQuery = call.query
         if hub.full:
             raise Problem(503, f"there are {hub.most} watchers already", Reason.LIMIT, [("Retry-After", "10")])
-        form = WEBSOCKET if call.request.headers.get("upgrade", "").lower() == "websocket" else SSE
+        form = WEBSOCKET if asks_for_websocket(call.request.headers) else SSE
         # The stream ends when the rights of its user change.
         chosen = filter_of(query.kinds, query.pattern, RegistryReading.of(call.grants))
         since = _since(call.request, query)

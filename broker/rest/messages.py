@@ -94,6 +94,11 @@ class Stream:
     upgrades: bool = False
 
 
+def asks_for_websocket(headers: Mapping[str, str]) -> bool:
+    """Return True if a request with these headers asks for a WebSocket."""
+    return headers.get("upgrade", "").lower() == "websocket"
+
+
 @attrs.define(eq=False)
 class StreamReader:
     """A reader of a stream. ``written`` is the time of the last write to it."""

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from broker.core.errors import Reason, Refusal, at_limit
 from broker.net.http.request import HttpRequest, date
 from broker.net.http.websocket import StreamOutlet, Upgrade, WebSocket
-from broker.rest.messages import REQUEST_ID, Request, Response, Stream
+from broker.rest.messages import REQUEST_ID, Request, Response, Stream, asks_for_websocket
 from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Answering:
             return
         outlet: _Events | WebSocket
         # Another upgrade than those on offer is ignored (RFC 9110, 7.8).
-        if stream.upgrades and Upgrade.asked(request):
+        if stream.upgrades and asks_for_websocket(request.fields):
             try:
                 upgrade = Upgrade(request)
             except Problem as problem:

@@ -89,11 +89,6 @@ class Upgrade:
             raise Problem(status, f"no WebSocket: {error}", Reason.HANDSHAKE, extra) from None
         self.connection: Connection
 
-    @staticmethod
-    def asked(request: HttpRequest) -> bool:
-        """Return True if the request asks for a WebSocket."""
-        return request.fields.get("upgrade", "").lower() == "websocket"
-
     def accept(self, channel: Channel, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Answer the request, with these header fields."""
         channel.transport.write(self._handshake.send(AcceptConnection(extra_headers=[*headers])))
