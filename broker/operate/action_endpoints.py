@@ -51,7 +51,9 @@ class Actions:
             return getattr(self.operations, action.method)(**given)
 
         audit = self.audit if action.audited else _UNAUDITED
-        return perform(audit, Act(principal, self.listener, action.right, about), grants, carry_out, action.some)
+        act = Act(principal, self.listener, action.right, about)
+        result = perform(audit, act, grants, carry_out, action.some)
+        return _awaited(result) if action.audited and isinstance(result, Deferred) else result
 
     def typed(self, action: Action, words: Sequence[str], principal: Principal, grants: Grants) -> Any:
         """Carry out an action as it was typed. Raises `Refusal`."""
@@ -66,6 +68,14 @@ class Actions:
         """Record an action that is refused for its parameters."""
         if action.audited:
             self.audit.record(Act(principal, self.listener, action.right, "", refused(Reason.PARAMETER)))
+
+
+def _awaited(result: Deferred[Any]) -> Deferred[Any]:
+    """Return a Deferred of the same result. If it is cancelled, since the caller has gone, the act goes on: it has
+    begun, and the audit log has the result of what was done."""
+    awaited: Deferred[Any] = Deferred()
+    result.chainDeferred(awaited)
+    return awaited
 
 
 # The endpoints.

@@ -6,13 +6,21 @@ import json
 from typing import Any
 
 import pytest
+from twisted.internet.defer import CancelledError
 
+from broker.access.rights import EVERYTHING
+from broker.app.configuration import Config
+from broker.app.reloading import Reloader
+from broker.config.daemon_settings import Broker as Settings
 from broker.core.errors import Refusal
 from broker.core.model import Launcher
 from broker.operate import action_endpoints
+from broker.operate.action_parameters import Reload
+from broker.operate.actions import BY_NAME
 from broker.rest.problem import Problem, problem_of
-from tests.operate.calls import Log, Site, content
+from tests.operate.calls import BOB, Log, Site, content
 from tests.recording.operations import operations
+from tests.threads import Thread
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import ElkoFarm, desc
 
@@ -148,6 +156,32 @@ def test_a_wrong_parameter_in_a_path_is_refused_and_audited(broker: Broker) -> N
         broker.site.response("PUT", f"/v1/trace/{'a' * 1_025}")
     assert broker.log.lines == [("http", "admin.log", "", "refused: parameter")]
     assert broker.site.get("/v1/trace") == {"traces": []}
+
+
+class Manager:
+    """A service manager, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def reloading(self) -> None:
+        self.sent.append("reloading")
+
+    def ready(self) -> None:
+        self.sent.append("ready")
+
+
+def test_a_reload_goes_on_if_its_caller_goes() -> None:
+    thread, manager, log, used = Thread(), Manager(), Log(), list[Config]()
+    reloader = Reloader(Config, lambda: Config(broker=Settings(grace=1.0)), lambda: (), used.append, thread)
+    actions = action_endpoints.Actions(operations(reloader=reloader, notifier=manager), log, "http")
+    answer = actions.perform(BY_NAME["reload"], Reload(), BOB, EVERYTHING)
+    answer.addErrback(lambda failure: failure.trap(CancelledError))
+    answer.cancel()
+    thread.work()
+    assert [each.broker.grace for each in used] == [1.0]
+    assert manager.sent == ["reloading", "ready"]
+    assert log.lines == [("http", "admin.reload", "", "done")]
 
 
 def test_states_are_read_and_changed_by_the_paths_that_clients_know(broker: Broker) -> None:

@@ -35,6 +35,8 @@ def operations(
     topics: Any = None,
     clock: Any = None,
     shut: Callable[[bool], object] = lambda kill: None,
+    reloader: Any = None,
+    notifier: Any = None,
 ) -> Operations:
     """The operations; ``wires`` has the open ones, with the functions of their actions."""
     clock = Clock() if clock is None else clock
@@ -42,7 +44,7 @@ def operations(
     opened: Any = running.open_ones()
     opened.update({name: WireOf(actions) for name, actions in (wires or {}).items()})
     return Operations(
-        reloader=None,  # type: ignore[arg-type]  # no test of these reloads
+        reloader=reloader,
         draining=Draining(clock, lambda: None, lambda: None, lambda: {}),
         readiness=Readiness(),
         wires=running,
@@ -51,7 +53,7 @@ def operations(
         topics=lambda: topics,
         logs=LogControl(wires=["mtl"]),
         traces=Traces(clock, lambda: (), lambda: ()),
-        notifier=None,  # type: ignore[arg-type]
+        notifier=notifier,
         shut=shut,
         ending=lambda: False,
         reloaded=lambda: None,
