@@ -199,7 +199,8 @@ class ConnectionFactory(Factory):
 
     def limit(self, limits: ConnectionLimits) -> None:
         """Apply new limits. A lower limit of connections closes none. A time to authenticate, if there was none, begins
-        for the present peers; if there is none any more, it ends for them."""
+        for the present peers; if there is none any more, it ends for them. Another time counts from where theirs began.
+        """
         before, self.limits = self.limits, limits
         self.table.limit = limits.connections
         if not limits.authenticate_within:
@@ -208,6 +209,8 @@ class ConnectionFactory(Factory):
             for connection in self.connections:
                 if not connection.trusted and not connection.life.closing:
                     self.logins.add(connection, limits.authenticate_within)
+        else:
+            self.logins.move(limits.authenticate_within - before.authenticate_within)
 
     def drain(self) -> None:
         """Refuse new connections, and close the present ones in order. Idempotent.

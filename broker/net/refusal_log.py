@@ -173,6 +173,11 @@ class Deadlines(Generic[K]):
         """Cancel the deadline of an item. No-op if it has none."""
         self._due.pop(key, None)
 
+    def move(self, seconds: float) -> None:
+        """Make all deadlines later by that time, or earlier if it is negative."""
+        if seconds:
+            self._due = {key: due + seconds for key, due in self._due.items()}
+
     def first(self) -> K | None:
         """Return the oldest item, or None if there is none."""
         return next(iter(self._due), None)

@@ -737,6 +737,21 @@ def test_talking_is_not_authenticating() -> None:
     assert link.wire.half_closed
 
 
+@pytest.mark.parametrize("other", [4, 8])
+def test_another_time_to_authenticate_counts_for_present_peers(other: int) -> None:
+    hub = Hub(ConnectionLimits(authenticate_within=5))
+    stranger, known = hub.connect(port=1), hub.connect(port=2)
+    known.send("hello")
+    hub.pass_seconds(2)
+    hub.factory.limit(ConnectionLimits(authenticate_within=other))
+    hub.pass_seconds(other - 3)
+    assert not stranger.wire.half_closed
+    hub.pass_seconds(1)
+    assert stranger.take() == [b"<too-slow-to-authenticate>"]
+    hub.pass_seconds(60)
+    assert not known.wire.half_closed
+
+
 def test_without_a_time_one_may_take_it(hub: Hub, link: Link) -> None:
     hub.pass_seconds(1_000)
     assert not link.wire.half_closed
