@@ -223,7 +223,7 @@ class _File:
 
     def insert_table(self, index: int, block: Sequence[str]) -> None:
         """Insert a table at the end of a user."""
-        end = self._end_of_block(index)
+        end = self._without_comment(self._header(f"users[{index}]"), self._end_of_block(index))
         while end and not self.lines[end - 1].strip():
             end -= 1
         self.lines[end:end] = block

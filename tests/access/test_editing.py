@@ -108,6 +108,15 @@ def test_an_array_over_several_lines_is_replaced_as_a_whole(path: str) -> None:
     assert directory(path).keys == {KEY: "ann", OTHER_KEY: "ann"}
 
 
+def test_the_comment_above_the_next_user_stays_there(path: str) -> None:
+    commented = FILE.replace('[[users]]\nname = "bob"', '# the night shift\n[[users]]\nname = "bob"')
+    put(Path(path), commented)
+    editing.add_token(path, "ann", "second")
+    assert '\n# the night shift\n[[users]]\nname = "bob"' in Path(path).read_text()
+    editing.revoke_token(path, "ann", "second")
+    assert Path(path).read_text() == commented
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
