@@ -269,7 +269,8 @@ class _File:
         """Return the line after the value that begins in a line."""
         for end in range(start + 1, len(self.lines) + 1):
             try:
-                tomllib.loads("\n".join(self.lines[start:end]))
+                # With the end of the last line, too: a carriage return alone would be a mistake.
+                tomllib.loads("".join(f"{line}\n" for line in self.lines[start:end]))
             except ValueError:
                 continue
             return end

@@ -117,6 +117,12 @@ def test_the_comment_above_the_next_user_stays_there(path: str) -> None:
     assert Path(path).read_text() == commented
 
 
+def test_a_file_whose_lines_end_with_carriage_returns_is_changed(path: str) -> None:
+    put(Path(path), FILE.replace("\n", "\r\n"))
+    editing.add_key(path, "ann", OTHER_KEY)
+    assert directory(path).keys == {KEY: "ann", OTHER_KEY: "ann"}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
