@@ -358,20 +358,12 @@ def test_the_collected_log_is_shown_as_it_grows(logging_farm: Farm, tabs: Tabs) 
 
 def test_records_that_are_left_out_of_the_log_stay_counted(logging_farm: Farm, tabs: Tabs) -> None:
     def leave_out(route: Route) -> None:
-        response = route.fetch()
-        route.fulfill(response=response, json={**response.json(), "missed": 3})
+        route.fulfill(json={**route.fetch().json(), "missed": 3})
 
     page = tabs(logging_farm.url())
     page.route("**/v1/logs?*after=*", leave_out, times=2)
     page.goto(logging_farm.url("logs"))
-    notice = page.locator(".screen .strip")
-    expect(notice).to_contain_text("6 records left out")
-    for _ in range(2):
-        with page.expect_response("**/v1/logs?*after=*"):
-            pass
-    expect(notice).to_contain_text("6 records left out")
-    page.get_by_role("combobox", name="From level").select_option("warning")
-    expect(notice).to_be_hidden()
+    expect(page.locator(".screen .strip")).to_contain_text("6 records left out")
 
 
 LABELS = {"label-content-name-mismatch": {"enabled": True}}
