@@ -82,6 +82,26 @@ def test_a_list_whose_first_read_fails_or_is_never_answered_is_read_again(
         expect(page.get_by_role("link", name="there-before")).to_be_visible()
 
 
+def test_a_cause_for_attention_stays_until_there_is_an_answer_without_it(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url("loads"), permitted=[503])
+    failing = "**/v1/counters?pattern=checks.failing"
+    page.route(failing, lambda route: route.fulfill(json={"rows": [{"name": "checks.failing", "value": 2}]}))
+    page.goto(farm.url())
+    causes, figures = page.locator(".causes"), page.locator(".figures")
+    expect(causes).to_contain_text("2 health checks fail")
+    page.unroute(failing)
+    page.route(failing, lambda route: route.fulfill(status=503, json={"detail": "not now"}))
+    # A later answer, which is shown with what the one without an answer leads to.
+    status = {**farm.call("GET", "/v1/status"), "uptime": 3 * 86_400}
+    page.route("**/v1/status", lambda route: route.fulfill(json=status))
+    page.keyboard.press("r")
+    expect(figures).to_contain_text("3 d")
+    assert "2 health checks fail" in causes.inner_text()
+    page.unroute(failing)
+    page.keyboard.press("r")
+    expect(causes).not_to_contain_text("health checks fail")
+
+
 HIDDEN = """
 hidden => {
     Object.defineProperty(document, "hidden", {value: hidden, configurable: true});

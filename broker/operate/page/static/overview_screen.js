@@ -134,15 +134,17 @@ export class OverviewScreen {
     if (status === undefined) return; // the line on the connection tells why
     this.#status = status;
     this.app.name(status);
-    const failing = checks?.rows[0]?.value ?? 0;
+    // What has no answer stays as it was: a cause for attention ends with an answer only.
+    const failing = checks === undefined ? this.#failed : (checks.rows[0]?.value ?? 0);
     if (failing !== this.#failed) this.paces.failing.ask();
     this.#failed = failing;
-    this.#doubtful = 0;
-    for (const { name, value } of doubts?.rows ?? []) {
-      if (name !== "silent_peers.doubtful") this.#doubtful += value; // that one counts those of the past, too
+    if (doubts !== undefined) {
+      // The count of silent peers has those of the past, too.
+      const present = doubts.rows.filter(({ name }) => name !== "silent_peers.doubtful");
+      this.#doubtful = present.reduce((sum, { value }) => sum + value, 0);
     }
-    this.#readiness = readiness ?? { reasons: [], degraded: [] };
-    this.#drawBrokers(cluster?.members ?? []);
+    this.#readiness = readiness ?? this.#readiness;
+    if (cluster !== undefined) this.#drawBrokers(cluster?.members ?? []);
     this.#judge();
     this.#measure(status);
   }
@@ -156,10 +158,12 @@ export class OverviewScreen {
       ...views.map((view) => get(path(view.path, { limit: 1 }))),
     ]);
     views.forEach((view, index) => sizes[index] && this.#sizes.set(view.name, sizes[index].total));
-    this.#plan = plan;
-    this.#drawPlan(plan);
+    if (plan !== undefined) {
+      this.#plan = plan;
+      this.#drawPlan(plan);
+    }
     this.#drawWires(views);
-    this.#drawListeners(listeners ?? { rows: [] });
+    if (listeners !== undefined) this.#drawListeners(listeners);
     if (this.#status !== null) this.#judge();
   }
 
