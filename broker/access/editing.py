@@ -94,7 +94,10 @@ def add_token(path: str, name: str, label: str, days: float | None = TOKEN_DAYS,
             raise EditFailed(f"{name} has a token {label!r} already")
         block = ["[[users.tokens]]", f"label = {toml(label)}", f"hash = {toml(users_document.token_hash(token))}"]
         if days is not None:
-            block.append(f"expires = {toml(users_document.expiry_text(seconds + days * DAY))}")
+            try:
+                block.append(f"expires = {toml(users_document.expiry_text(seconds + days * DAY))}")
+            except (ValueError, OverflowError):
+                raise EditFailed(f"a token cannot have a life of {days:g} days; it may be valid for ever") from None
         file.insert_table(index, block)
 
     _change(path, change)
