@@ -17,6 +17,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
@@ -71,14 +72,23 @@ def write(path: str, to: str) -> Imported:
     for each in written:
         if os.path.lexists(each):
             raise EditFailed(f"{each} exists already: remove it, or name another file by --to")
-    for each, text in written.items():
-        with locked(each) as real:
-            replace(real, text)
-            # The broker may read the old file by its group.
-            old = os.stat(path)
-            if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()) and os.geteuid() == 0:
-                os.chown(real, old.st_uid, old.st_gid)
-            os.chmod(real, MODE | old.st_mode & stat.S_IRGRP)
+    made: list[str] = []
+    try:
+        for each, text in written.items():
+            with locked(each) as real:
+                replace(real, text)
+                made.append(real)
+                # The broker may read the old file by its group.
+                old = os.stat(path)
+                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()) and os.geteuid() == 0:
+                    os.chown(real, old.st_uid, old.st_gid)
+                os.chmod(real, MODE | old.st_mode & stat.S_IRGRP)
+    except EditFailed:
+        # One of them alone would stand in the way of the next import.
+        for each in made:
+            with suppress(OSError):
+                os.unlink(each)
+        raise
     return found
 
 

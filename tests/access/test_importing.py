@@ -278,6 +278,13 @@ def test_a_bad_configuration_is_an_error_and_nothing_is_written(tmp_path: Path, 
     assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
 
 
+def test_a_users_file_that_cannot_be_written_leaves_no_configuration(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.toml", ELKO)
+    with pytest.raises(EditFailed, match="cannot be written"):
+        importing.write(path, str(tmp_path / "missing" / "users.toml"))
+    assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
+
+
 def test_no_file_is_replaced(tmp_path: Path) -> None:
     path, users = put(tmp_path / "x.toml", ELKO, 0o640), tmp_path / "users.toml"
     importing.write(path, str(users))
