@@ -169,6 +169,9 @@ def append(path: str, data: bytes, size: int, files: int) -> None:
             full, descriptor = descriptor, _open(path)
             os.close(full)
             before = 0
+        if before and os.pread(descriptor, 1, before - 1) != b"\n":
+            # A power failure cut the last line: it must not spoil the next one.
+            data = b"\n" + data
         try:
             _write_all(descriptor, data)
             os.fsync(descriptor)
@@ -182,7 +185,7 @@ def append(path: str, data: bytes, size: int, files: int) -> None:
 
 @blocking
 def _open(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

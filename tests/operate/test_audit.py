@@ -154,6 +154,13 @@ def test_the_file_is_rotated_at_its_size_and_the_oldest_is_replaced(tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_a_line_that_was_cut_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    append(str(path), b"one\ntw", 100, 1)
+    append(str(path), b"three\n", 100, 1)
+    assert path.read_text() == "one\ntw\nthree\n"
+
+
 def test_a_file_that_cannot_be_rotated_is_closed_once(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     append(str(path), b"0123456789", 10, 1)
