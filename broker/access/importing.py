@@ -37,6 +37,7 @@ from broker.config import endpoint, files
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import BadFile
 from broker.config.removed_keys import keys_of_users, without_users
+from broker.config.toml_values import toml
 
 ADMIN = ("view", "admin.*")
 """Operations of administrators, besides those of their role."""
@@ -67,7 +68,9 @@ class Imported:
 def write(path: str, to: str) -> Imported:
     """Write the users file ``to``, and the configuration without the former keys beside the old one, with ``.new`` at
     the end of its name. The old one stays. Raises `EditFailed` or `BadUsers`, with nothing written."""
-    found = imported(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    beside = os.path.relpath(to, folder)
+    found = imported(path, os.path.abspath(to) if beside.startswith(os.pardir) else beside)
     written = {f"{path}.new": found.configuration} | ({} if found.users is None else {to: found.users})
     for each in written:
         if os.path.lexists(each):
@@ -92,8 +95,11 @@ def write(path: str, to: str) -> Imported:
     return found
 
 
-def imported(path: str) -> Imported:
-    """Return the new form of the configuration at ``path``. Raises `EditFailed` or `BadUsers`, which show no secret."""
+def imported(path: str, to: str = "users.toml") -> Imported:
+    """Return the new form of the configuration at ``path``, which names the users file ``to`` if it named none before.
+
+    Raises `EditFailed` or `BadUsers`, which show no secret.
+    """
     try:
         text = files.text(Path(path))
         data = tomllib.loads(text)
@@ -115,7 +121,7 @@ def imported(path: str) -> Imported:
         parse("users.toml", users)
     configuration = without_users(text)
     if users is not None and former is None:
-        configuration = _naming(configuration)
+        configuration = _naming(configuration, to)
     left = tuple(keys_of_users(configuration))
     return Imported(users, configuration, tuple(gathered.conflicts), left)
 
@@ -389,9 +395,9 @@ def _resources(rule: dict[str, Any], lost: list[str]) -> Iterator[tuple[str, str
 # the configuration
 
 
-def _naming(configuration: str) -> str:
+def _naming(configuration: str, users: str) -> str:
     """Return a configuration that names the users file."""
-    line = 'file = "users.toml"\n'
+    line = f"file = {toml(users)}\n"
     header = re.search(r"(?m)^[ \t]*\[access\][^\n]*\n", configuration + "\n")
     if header is not None:
         return configuration[: header.end()] + line + configuration[header.end() :]

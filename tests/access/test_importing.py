@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,16 @@ def test_a_users_file_that_cannot_be_written_leaves_no_configuration(tmp_path: P
     with pytest.raises(EditFailed, match="cannot be written"):
         importing.write(path, str(tmp_path / "missing" / "users.toml"))
     assert [each.name for each in tmp_path.iterdir()] == ["x.toml"]
+
+
+@pytest.mark.parametrize("folder", [".", "conf", "elsewhere"])
+def test_the_new_configuration_names_the_file_with_the_users(tmp_path: Path, folder: str) -> None:
+    for name in ("conf", "elsewhere"):
+        (tmp_path / name).mkdir()
+    path, to = put(tmp_path / "conf" / "x.toml", ELKO), tmp_path / folder / "people.toml"
+    importing.write(path, str(to))
+    new = Path(f"{path}.new")
+    assert (new.parent / tomllib.loads(new.read_text())["access"]["file"]).resolve() == to.resolve()
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:
