@@ -25,6 +25,8 @@ from typing import Any
 import attrs
 import msgspec
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Principal, forbidden
@@ -99,6 +101,8 @@ class Shown:
 
 class ConsoleSession:
     """One operator's conversation with the console, in the dialects of the wires."""
+
+    log = Logger()
 
     def __init__(
         self,
@@ -320,9 +324,17 @@ class ConsoleSession:
             return
         result = actions.typed(action, words, self.principal, self._access.grants(self.principal, LISTENER))
         if isinstance(result, Deferred):
-            self._reading.wait(result, self._print_answer)
+            self._reading.wait(result, self._print_answer, self._failed)
         else:
             self._print_answer(result)
+
+    def _failed(self, failure: Failure) -> None:
+        """Print the reason why an action has no answer."""
+        error = failure.value
+        if not isinstance(error, Refusal):
+            self.log.failure("an action of the console failed", failure)
+            error = Refusal(Reason.INTERNAL, "the broker failed on this command; its log has the reason")
+        self.refuse(error)
 
     def _config(self) -> str:
         """Return all keys, and what is not ready."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -184,7 +185,7 @@ class ConsoleReading:
         self._show = show
         self._resume = resume
         self._pieces: Iterator[Sequence[Row]] | None = None
-        self._answer: Deferred[str] | None = None
+        self._answer: Deferred[Any] | None = None
         self._encoding: Iterator[bytes] | None = None
         self._rows: list[Row] = []
         self._held: deque[str] = deque()
@@ -207,17 +208,20 @@ class ConsoleReading:
         self._pieces, self._rows = iter(Scan(view, Selection(pattern), reading)), []
         self._step()
 
-    def wait(self, answer: Deferred[str], show: Callable[[str], object]) -> None:
-        """Show an answer when it is there. It does not fail."""
+    def wait(self, answer: Deferred[Any], show: Callable[[Any], object], fail: Callable[[Failure], object]) -> None:
+        """Show an answer when it is there. If it fails, ``fail`` is called."""
         self._answer = answer
 
-        def come(text: str) -> None:
+        def come(result: Any) -> None:
+            failed = isinstance(result, Failure)
             if self._answer is answer:
                 self._answer = None
-                show(text)
+                (fail if failed else show)(result)
                 self._go_on()
+            elif failed:
+                result.trap(Refusal)  # the operator has gone; a defect is logged all the same
 
-        answer.addCallback(come)
+        answer.addBoth(come)
 
     def encode(self, pieces: Iterator[bytes], show: Callable[[list[bytes]], object]) -> None:
         """Make the pieces of an answer, one in each turn, and show all of them."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 
 from broker.access.principal import OPERATIONS, Access, Principal
 from broker.access.rights import EVERYTHING, Right, grants_of
@@ -259,6 +261,29 @@ def test_a_long_answer_is_printed_after_many_short_turns(reply: Reply) -> None:
         assert json.loads(answer) == attrs.asdict(reply)
     else:
         assert answer == reply.text.replace("\x1b", "\\u001b").replace("\x9b", "\\u009b")
+
+
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (Refusal(Reason.UNAVAILABLE, "no reply in 10 s"), "error: no reply in 10 s"),
+        (ValueError("broken"), "error: the broker failed on this command; its log has the reason"),
+    ],
+)
+def test_an_action_that_fails_later_is_an_error_and_the_console_goes_on(error: Exception, printed: str) -> None:
+    replies: list[Deferred[Reply]] = []
+
+    class Calling:
+        def call(self, **given: object) -> Deferred[Reply]:
+            replies.append(Deferred())
+            return replies[-1]
+
+    operator = at_the_console(Calling(), Log(), version="1.2")
+    assert operator.type("call jobs body", "version") == ""
+    with capturedLogs() as events:
+        replies[0].errback(error)
+    assert operator.read() == f"{printed}\nelkobroker 1.2\n"
+    assert len(events) == (not isinstance(error, Refusal))
 
 
 def test_the_help_lists_each_action_once() -> None:
