@@ -18,6 +18,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from broker.bridge.paths import Path
 from broker.cluster.layout import LOADS_PER_KEY, Loads, loads_value, registration_name, registration_value
 from broker.core.cluster.cluster_interfaces import Registration, key_of
+from broker.core.detail_sums import add_details, without_counts
 from broker.core.interfaces import IRegistry
 from broker.core.model import (
     BAD_STATES,
@@ -144,7 +145,9 @@ class Exports:
     def loaded(self, provider: int, load: float, details: LoadDetails | None) -> None:
         """Follow a report of a load."""
         if provider in self._providers:
-            self._loads[provider] = (load, details)
+            # Those of reports that are gathered: the receiver adds up their counts.
+            _, gathered = self._loads.get(provider, (0.0, None))
+            self._loads[provider] = (load, add_details(gathered, details))
             self._soon(self._flush_loads, LOADS_EVERY)
 
     def _repeat_load(self, provider: int) -> None:
@@ -154,8 +157,7 @@ class Exports:
             return
         known = self._registry.provider(provider)
         if known is not None:
-            details = known.details and attrs.evolve(known.details, requests=None, errors=None)
-            self.loaded(provider, known.load, details)
+            self.loaded(provider, known.load, without_counts(known.details))
 
     def _offer(self, service: Service) -> None:
         if service.provider == BROKER or not self._travels(service.name):

@@ -24,6 +24,7 @@ from broker.bridge.exports import WIRE
 from broker.bridge.paths import Path
 from broker.cluster import layout
 from broker.config.bridge_settings import BridgeTo
+from broker.core.detail_sums import without_counts
 from broker.core.errors import Malformed, Reason, Refusal, at_limit
 from broker.core.interfaces import IRegistry
 from broker.core.model import BRIDGE_PATH, FailingService, LoadDetails, Rights, Service
@@ -306,7 +307,9 @@ class Imports:
             return False
         self._shown[origin] = _Shown(route, provider)
         if route.provider in source.loads:
-            self._registry.load(provider, *source.loads[route.provider])
+            load, details = source.loads[route.provider]
+            # Its requests were counted when it came, for what was registered then.
+            self._registry.load(provider, load, without_counts(details))
         return True
 
     def _judge(self, shown: _Shown) -> None:

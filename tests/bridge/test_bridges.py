@@ -285,6 +285,45 @@ def test_a_service_that_is_registered_anew_keeps_its_load(tags: tuple[str, ...])
     assert rig["b"].registry.load_of(now.provider) == 4.5
 
 
+def counted(site: Site) -> list[LoadDetails]:
+    """The reports of loads with details at a site, from now on."""
+    reports: list[LoadDetails] = []
+    site.registry.watch_loads(lambda _, load, details: reports.append(details) if details else None)
+    return reports
+
+
+def test_requests_of_reports_within_a_second_are_added_up() -> None:
+    rig = Rig("ab")
+    id = rig["a"].offer("bank")
+    rig.wait()
+    reports = counted(rig["b"])
+    rig["a"].registry.load(id, 1.0, LoadDetails(10, 1, 7, 3.0))
+    rig["a"].registry.load(id, 2.0, LoadDetails(30, 2, 5, 1.0))
+    rig["a"].registry.load(id, 3.0)
+    rig.wait()
+    assert reports == [LoadDetails(40, 3, 5, 1.5)]
+    [load] = rig["b"].registry.loads()
+    assert load.load == 3.0
+
+
+@pytest.mark.parametrize("way", [False, True], ids=["change", "way"])
+def test_requests_are_counted_once_for_a_service_that_is_registered_anew(way: bool) -> None:
+    """By a change that needs that, or by another way."""
+    rig = Rig(*RING, hops=2)
+    id = rig["a"].offer("bank", tags=("v1",))
+    rig.wait()
+    reports = counted(rig["b"])
+    rig["a"].registry.load(id, 4.5, LoadDetails(10, 1, 7, 3.0))
+    rig.wait(5)  # it has arrived by both ways
+    if way:
+        rig.network.cut("a", "b")
+    else:
+        rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], tags=("v2",))], Rights())
+    rig.wait()
+    assert [each.requests for each in reports] == [10, None]
+    assert rig["b"].registry.loads()[0].details == LoadDetails(None, None, 7, 3.0)
+
+
 def test_prefixes_rename_services_and_topics() -> None:
     rig = Rig("ab", prefix="x.")
     rig["a"].offer("bank")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.core.detail_sums import add_details
 from broker.core.model import MAX_COUNT, LoadDetails
-from broker.export.journal_feed import add_details
 
 
 @pytest.mark.parametrize(
