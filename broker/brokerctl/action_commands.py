@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -142,12 +142,12 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
     answer = session.run(work)
     output = session.output
     about = answer if isinstance(answer, dict) else {}
+    if isinstance(about.get("messages"), list):
+        return _show_messages(output, action, about)
     if not output.for_people:
         output.json(answer)
     elif follow:
         _show_end(output, about)
-    elif "messages" in about and isinstance(about["messages"], list):
-        return _show_messages(output, action, rows(about, "messages"))
     elif isinstance(about.get("text"), str):
         for line in about["text"].splitlines():
             output.say(line, STYLES.get(line.partition(":")[0], ""))
@@ -160,15 +160,17 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
 MESSAGES = [Column(each) for each in ("text", "size", "deliveries", "death", "user", "id", "expires", "base64")]
 
 
-def _show_messages(output: Output, action: Action, found: Sequence[Mapping[str, Any]]) -> int:
-    """Show messages of a queue: taken ones as they are, a line each; others as a table. The exit code is 4 for none."""
+def _show_messages(output: Output, action: Action, answer: Mapping[str, Any]) -> int:
+    """Show messages of a queue: taken ones as they are, a line each, unless there is another format; others as rows.
+    The exit code is 4 for none."""
+    found = rows(answer, "messages")
+    plain = action.name == "queue-get" and output.format is Format.TABLE
+    if not plain:
+        output.rows(found, MESSAGES, answer)
     if not found:
         output.note("there are no messages")
         return Exit.NOT_FOUND
-    if action.name != "queue-get" or output.format is Format.WIDE:
-        output.rows(found, MESSAGES)
-        return Exit.OK
-    for each in found:
+    for each in found if plain else ():
         body = each.get("text")
         output.say(body if isinstance(body, str) else f"base64:{each.get('base64')}")
     return Exit.OK

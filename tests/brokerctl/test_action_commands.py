@@ -56,6 +56,25 @@ def test_what_cannot_be_undone_is_not_done_without_a_confirmation(server: Server
     assert "--yes" in result.stderr
 
 
+@pytest.mark.parametrize("word", ["get", "peek"])
+@pytest.mark.parametrize(
+    ("format", "none", "some"),
+    [
+        ("json", '{\n  "messages": []\n}\n', '{\n  "messages": [\n    {\n      "text": "=a"\n    }\n  ]\n}\n'),
+        ("csv", "text,size,deliveries,death,user,id,expires,base64\n", "text\n'=a\n"),
+    ],
+)
+def test_messages_of_a_queue_are_data_in_each_format(
+    server: Server, word: str, format: str, none: str, some: str
+) -> None:
+    server.answer(f"/v1/actions/queue-{word}", {"messages": []}, "POST")
+    result = ctl("--url", server.url, "queue", word, "jobs", "-o", format)
+    assert (result.exit_code, result.stdout, result.stderr) == (4, none, "there are no messages\n")
+    server.answer(f"/v1/actions/queue-{word}", {"messages": [{"text": "=a"}]}, "POST")
+    result = ctl("--url", server.url, "queue", word, "jobs", "-o", format)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, some, "")
+
+
 CHANGED = {"key": "broker.grace", "old": "60", "new": "30"}
 RELOADED = {
     "changed": [CHANGED],
