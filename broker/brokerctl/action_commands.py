@@ -71,7 +71,7 @@ def command(name: str) -> click.Command:
             return _show_state(session, action)
         named = [f"{each}={value}" for each, value in given.items() if value not in (None, False)]
         if words[1:] == ("-",) and "text" in action.fields:
-            words = (words[0], f"text={sys.stdin.read(MAX_BODY + 1)}")
+            words = (words[0], f"text={_standard_input()}")
         try:
             parameters = action.typed([*named, *words])
         except ValueError as error:
@@ -102,6 +102,16 @@ def command(name: str) -> click.Command:
     return click.command(
         SHORT.get(name, name), help=_imperative("\n\n".join(filter(None, (action.text, HERE.get(name)))))
     )(run)
+
+
+def _standard_input() -> str:
+    """Return the text in the standard input, one character more than permitted at most. Raises `Failure`."""
+    try:
+        text = sys.stdin.read(MAX_BODY + 1)
+        text.encode()  # some locales decode any byte
+    except UnicodeError:
+        raise usage("the standard input is no text in UTF-8") from None
+    return text
 
 
 def _imperative(text: str) -> str:

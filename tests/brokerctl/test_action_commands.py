@@ -75,6 +75,18 @@ def test_messages_of_a_queue_are_data_in_each_format(
     assert (result.exit_code, result.stdout, result.stderr) == (0, some, "")
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_standard_input_that_is_no_text_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], errors: str
+) -> None:
+    """A locale such as C decodes any byte."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8", errors))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--url", server.url, "pub", "news", "-"])
+    assert (ended.value.code, server.requests) == (2, [])
+    assert capsys.readouterr().err == "brokerctl: the standard input is no text in UTF-8\n"
+
+
 CHANGED = {"key": "broker.grace", "old": "60", "new": "30"}
 RELOADED = {
     "changed": [CHANGED],
