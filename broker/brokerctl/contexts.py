@@ -110,14 +110,22 @@ def _loopback(url: str) -> bool:
     return host == "localhost" or host == "::1" or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
 
 
+def expanded(path: str) -> Path:
+    """Return a path with the home directory in place of ``~`` or ``~NAME``. Raises `Failure` if there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise usage(f"{path}: the home directory is unknown") from None
+
+
 def secret(path: str, what: str) -> str:
     """Return the first line of a file with a secret. Raises `Failure` if others can read the file."""
     try:
-        with open(Path(path).expanduser(), "rb") as file:
+        with open(expanded(path), "rb") as file:
             exposed = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
             data = file.read(MAX_SECRET + 1)
-    except (OSError, RuntimeError) as error:
-        raise usage(f"{path}: the {what} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise usage(f"{path}: the {what} cannot be read: {error.strerror or error}") from None
     if exposed:
         raise usage(f"{path} holds the {what} and can be read by other users; run: chmod 600 {path}")
     line = data.split(b"\n", 1)[0].rstrip(b"\r")
@@ -291,7 +299,7 @@ def _beside(context: Context, path: Path) -> Context:
     changed: dict[str, Any] = {}
     for key in ("ca", "cert", "key", "token_file", "password_file"):
         if value := getattr(context, key):
-            changed[key] = str(path.parent / Path(value).expanduser())
+            changed[key] = str(path.parent / expanded(value))
     return msgspec.structs.replace(context, **changed)
 
 

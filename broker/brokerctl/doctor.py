@@ -27,7 +27,7 @@ import attrs
 from cryptography import x509
 
 from broker.brokerctl.answers import Answer, Exit, Failure, mapping, rows
-from broker.brokerctl.contexts import Context
+from broker.brokerctl.contexts import Context, expanded
 from broker.brokerctl.output import size, text
 from broker.brokerctl.plain_client import ApiClient
 
@@ -220,10 +220,10 @@ def examine_context(context: Context, contexts: Path) -> Iterator[Finding]:
         yield from _secret(contexts)
     for key in ("token_file", "password_file", "key"):
         if name := getattr(context, key):
-            yield from _secret(Path(name).expanduser())
+            yield from _secret(expanded(name))
     for name in (context.cert, context.ca):
         if name:
-            yield from certificates(Path(name).expanduser())
+            yield from certificates(expanded(name))
 
 
 def _files(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

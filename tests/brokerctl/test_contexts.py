@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import stat
 import tomllib
 from pathlib import Path
@@ -119,6 +120,16 @@ def test_a_wrong_choice_is_refused_before_anything_is_sent(words: list[str], sen
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_home_directory_that_is_unknown_is_one_sentence(tmp_path: Path, file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text("[contexts.a]\ntoken_file = '~no.such.user/token'")
+    sentence = "~no.such.user/token: the home directory is unknown"
+    result = ctl("services", "--context", "a", XDG_CONFIG_HOME=str(tmp_path))
+    assert (result.exit_code, result.stderr) == (2, f"brokerctl: {sentence}\n")
+    result = ctl("doctor", "--token-file", "~no.such.user/token", "--json")
+    assert {"level": "error", "what": "context", "text": sentence} in json.loads(result.stdout)
 
 
 def secret(path: Path, text: str) -> Path:
