@@ -27,11 +27,12 @@ from broker.config.bridge_settings import BridgeTo
 from broker.core.detail_sums import without_counts
 from broker.core.errors import Malformed, Reason, Refusal, at_limit
 from broker.core.interfaces import IRegistry
-from broker.core.model import BRIDGE_PATH, FailingService, LoadDetails, Rights, Service
+from broker.core.model import BRIDGE_PATH, MAX_NAME, MAX_TEXT, FailingService, LoadDetails, Rights, Service
 from broker.core.turns import Turns
 
-MAX_IDENT = 8_192
-"""Bytes of an ident: escaped name, protocol and address."""
+MAX_IDENT = 12 * (2 * MAX_NAME + MAX_TEXT) + 64
+"""Bytes of an ident: the id of the provider, the wire, and escaped name, protocol and address, of which a character has
+up to four bytes of UTF-8, and each of these is three characters."""
 
 ASK_AFTER = 10.0
 """Seconds until the neighbour is asked for services that were refused."""

@@ -20,6 +20,7 @@ from broker.config.bridge_settings import BridgeTo
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import (
     MAX_LABELS,
+    MAX_NAME,
     MAX_TEXT,
     MAX_TOPIC,
     Auth,
@@ -505,6 +506,14 @@ def test_a_service_with_as_many_labels_as_are_permitted_crosses(labels: dict[str
     assert "bank" in rig["c"].found(), rig["b"].row("a")
 
 
+def test_a_service_with_the_longest_texts_crosses() -> None:
+    longest = "\U0001f600"
+    rig = Rig("ab")
+    rig["a"].offer(longest * MAX_NAME, protocol=longest * MAX_NAME, hostport=longest * MAX_TEXT)
+    rig.wait()
+    assert list(rig["b"].found()) == [longest * MAX_NAME]
+
+
 def test_many_services_are_worked_off_in_slices() -> None:
     rig = Rig("ab")
     for number in range(250):
@@ -531,7 +540,7 @@ def test_the_brokers_own_names_do_not_travel() -> None:
     "frames",
     [
         [b"SERVICES", b"1/bridge/x/tcp/h:1"],
-        [b"SERVICES", b"1" * 9_000, b"{}"],
+        [b"SERVICES", b"1" * 20_000, b"{}"],
         [b"LOADS", b"{"],
         [b"WANTED", b"{"],
         [b"WANTED", b'{"services":[' + b'"a",' * 100 + b'"a"]}'],
