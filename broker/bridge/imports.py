@@ -273,18 +273,24 @@ class Imports:
                 del self._shown[origin]
                 self._registry.leave(shown.provider, why)
             return
-        if shown is not None and self._same(shown, best):
-            shown.route = best
-        else:
-            # The new one first: a find never misses both.
-            if not self._show(origin, best):
-                return  # what is registered stays, if a route to it is the next one
-            if shown is not None:
-                self._registry.leave(shown.provider)
+        try:
+            if shown is not None and self._same(shown, best):
+                shown.route = best
+            else:
+                # The new one first: a find never misses both.
+                self._show(origin, best)
+                if shown is not None:
+                    self._registry.leave(shown.provider)
+        except Refusal as refusal:
+            # The next route is settled. What is registered stays if that one leads to it.
+            self._refuse(best.source, refusal)
+            self._remove(best.source, best.ident)
+            return
         self._judge(self._shown[origin])
 
     def _same(self, shown: _Shown, best: Route) -> bool:
-        """Return True if the registered service is that of a route, or could become it by a change of its info."""
+        """Return True if the registered service is that of a route, or could become it by a change of its info. Raises
+        `Refusal` if that change is refused."""
         old = attrs.evolve(shown.route.service, provider=shown.provider)
         new = attrs.evolve(best.service, provider=shown.provider)
         if attrs.evolve(old, info=new.info) != new or shown.route.label != best.label:
@@ -293,25 +299,20 @@ class Imports:
             self._registry.amend(new)
         return True
 
-    def _show(self, origin: Origin, route: Route) -> bool:
-        """Register a route. Returns False if it is refused: the route is removed then, and the next one is settled."""
+    def _show(self, origin: Origin, route: Route) -> None:
+        """Register a route. Raises `Refusal`."""
         source = route.source
-        provider = None
+        provider = self._registry.join(route.label, WIRE, source.address)
         try:
-            provider = self._registry.join(route.label, WIRE, source.address)
             self._registry.offer([attrs.evolve(route.service, provider=provider)], Rights())
-        except Refusal as refusal:
-            self._refuse(source, refusal)
-            if provider is not None:
-                self._registry.leave(provider)
-            self._remove(source, route.ident)
-            return False
+        except Refusal:
+            self._registry.leave(provider)
+            raise
         self._shown[origin] = _Shown(route, provider)
         if route.provider in source.loads:
             load, details = source.loads[route.provider]
             # Its requests were counted when it came, for what was registered then.
             self._registry.load(provider, load, without_counts(details))
-        return True
 
     def _judge(self, shown: _Shown) -> None:
         """Mark a registered service as doubtful if its route is lost, or its neighbour says that it fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -586,6 +587,29 @@ def test_a_malformed_service_is_refused(ident: bytes, value: bytes, why: str) ->
     rig.wait()
     assert rig["a"].found() == {}
     assert why in rig["a"].row("b")["error"]
+
+
+def _value(name: str, info: str) -> list[bytes]:
+    """A service of the site b on the way, as ident and value."""
+    service = {"name": name, "hostport": "h:1", "info": info, "meta": {"elkobroker.path": "1 b"}}
+    return [
+        f"1/bridge/{name}/tcp/h:1".encode(),
+        json.dumps({"broker": "b", "provider": 1, "service": service}).encode(),
+    ]
+
+
+def test_a_change_that_the_registry_refuses_ends_its_service_only() -> None:
+    rig = Rig("ab")
+    receive = rig["a"].bridges.links.receivers["bridge"].receive  # type: ignore[attr-defined]
+    receive("b", [b"SERVICES", *_value("bank", "{}"), *_value("shop", "{}")])
+    rig.wait()
+    assert sorted(rig["a"].found()) == ["bank", "shop"]
+    receive("b", [b"SERVICES", *_value("bank", '{"x":' + "[" * 150 + "]" * 150 + "}"), *_value("shop", '{"n":1}')])
+    rig.wait()
+    assert {name: each.info for name, each in rig["a"].found().items()} == {"shop": '{"n":1}'}
+    row = rig["a"].row("b")
+    assert (row["services_in"], row["refused"]) == (1, 1)
+    assert "nested deeper" in row["error"]
 
 
 def test_a_path_that_is_none_is_no_path() -> None:
