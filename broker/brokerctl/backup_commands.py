@@ -204,8 +204,9 @@ def _kept(directory: Path) -> Iterator[PurePosixPath]:
     """Yield the paths of the files of a state directory that belong in a backup, in order.
 
     The journal and the files in the directory itself may be links, as for another disk: the broker follows these.
+    Raises `Failure` for a directory that cannot be read.
     """
-    for where, folders, names in os.walk(directory, followlinks=True):
+    for where, folders, names in os.walk(directory, onerror=_unreadable, followlinks=True):
         here = PurePosixPath(Path(where).relative_to(directory).as_posix())
         followed = {*names, JOURNAL} if Path(where) == directory else set()
         links = {each for each in {*folders, *names} - followed if os.path.islink(os.path.join(where, each))}
@@ -220,11 +221,22 @@ def _kept(directory: Path) -> Iterator[PurePosixPath]:
                 yield here / name
 
 
+def _unreadable(error: OSError) -> None:
+    """Raise `Failure` for a file or directory of the state that cannot be read. One that has gone is omitted."""
+    if not isinstance(error, FileNotFoundError):
+        raise Failure(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
 @contextlib.contextmanager
 def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
     """Open a file, or a consistent copy of a database in a temporary folder of ``room``; yield it with its size."""
     if path.suffix != ".sqlite3":
-        with path.open("rb") as file:
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            _unreadable(error)
+            raise
+        with file:
             yield file, os.fstat(file.fileno()).st_size
         return
     with tempfile.TemporaryDirectory(prefix=".elkobroker-backup-", dir=room) as folder:

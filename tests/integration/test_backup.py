@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gzip
 import io
 import lzma
@@ -17,6 +18,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -280,6 +282,33 @@ def test_an_archive_takes_the_place_of_regular_files_alone(made: Path, tmp_path:
     assert (tmp_path / "stdout").is_symlink()
     assert (tmp_path / "last.tar").is_symlink()
     assert tarfile.is_tarfile(tmp_path / "monday.tar")
+
+
+@pytest.mark.parametrize("name", ["journal", "mtl.secret"])
+def test_what_cannot_be_read_ends_a_backup(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As for a user who may not read it; the system permits the superuser all."""
+    unreadable = made / "state" / name
+    scandir, opened = os.scandir, Path.open
+
+    def refused(path: object) -> None:
+        if str(path) == str(unreadable):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def scanned(path: Any = ".") -> Any:
+        refused(path)
+        return scandir(path)
+
+    def open_file(path: Path, *arguments: Any, **named: Any) -> Any:
+        refused(path)
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    monkeypatch.setattr(Path, "open", open_file)
+    result = run("backup", tmp_path / "state.tar", made / "state")
+    assert (result.exit_code, list(tmp_path.iterdir())) == (1, [])
+    assert result.output == f"brokerctl: {unreadable} cannot be read: Permission denied\n"
 
 
 def test_a_failed_backup_leaves_the_former_one(made: Path, tmp_path: Path) -> None:
