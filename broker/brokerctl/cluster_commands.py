@@ -102,7 +102,7 @@ YEARS = 10
 """Years for which the certificates are valid: they are known to the machines of one cluster only."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-HOST = re.compile(r"[A-Za-z0-9:._\[\]-]{1,255}")
+HOST = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
 TEMPLATE = """# Broker {name} of the cluster {farm}, by: brokerctl cluster init
 [elko]
@@ -156,10 +156,13 @@ class Machine:
     @classmethod
     def parse(cls, given: str) -> Machine:
         """Return the machine of ``NAME=HOST``, or of a host, whose first label is the name then."""
-        name, equals, host = given.rpartition("=")
-        host = host.strip("[]")
+        name, equals, place = given.rpartition("=")
+        host = place[1:-1] if place.startswith("[") and place.endswith("]") else place
         name = name if equals else host if _is_address(host) else host.partition(".")[0]
-        if not NAME.fullmatch(name.replace(":", "-")) or not HOST.fullmatch(host):
+        six = place != host or ":" in host
+        # The scope of a link-local address differs from machine to machine.
+        known = _is_address(host) and ":" in host and "%" not in host if six else HOST.fullmatch(host)
+        if not known or not NAME.fullmatch(name.replace(":", "-")):
             raise usage(f"{given!r} is no machine: give HOST or NAME=HOST")
         return cls(name.replace(":", "-"), host)
 
