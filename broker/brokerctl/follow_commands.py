@@ -352,10 +352,21 @@ def logs(context: click.Context, node: str, level: str, limit: int, following: b
         client = connect()
         answer = mapping(await client.get("/v1/logs", query))
         _show_records(output, answer)
+        pauses, wait = Pauses(FIRST_PAUSE, LONGEST_PAUSE), POLL
         while following:
-            await sleep(reactor, POLL)
+            await sleep(reactor, wait)
             last = answer.get("last")
-            answer = mapping(await client.get("/v1/logs", {**query, "after": last, "limit": 1_000} if last else query))
+            newer = {**query, "after": last, "limit": 1_000} if last else query
+            try:
+                answer = mapping(await client.get("/v1/logs", newer))
+            except Failure as failure:
+                if failure.code is not Exit.UNREACHABLE:
+                    raise
+                wait = pauses.next()
+                output.note(f"{failure}; the next attempt is in {wait:.1f} s", "yellow")
+                continue
+            pauses.reset()
+            wait = POLL
             _show_records(output, answer)
 
     session.run_many(work)

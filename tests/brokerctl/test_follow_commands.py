@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.brokerctl.answers import Failure
 from broker.brokerctl.follow_commands import KINDS, MAX_EVENT, Event, Parser
 from broker.core.model import Kind
-from tests.brokerctl.server import Recorded, Server, ctl, problem
+from tests.brokerctl.server import Canned, Recorded, Server, ctl, problem
 
 STREAM = (
     ": comment\r\nretry: 5\rid: 7-1\n\nevent: resync\nid: 7-2\ndata: {}\n\n"
@@ -139,3 +139,21 @@ def test_events_are_a_table(server: Server) -> None:
 
 def test_each_kind_of_change_may_be_selected() -> None:
     assert set(KINDS) == {kind.value for kind in Kind}
+
+
+def test_logs_are_followed_over_a_restart_of_the_broker(server: Server) -> None:
+    def record(id: int) -> dict[str, object]:
+        return {"id": id, "time": "2026-11-23T09:14:02.118Z", "node": "n", "level": "info", "text": f"line {id}"}
+
+    answers: list[Canned] = [
+        Canned({"last": 1, "missed": 0, "records": [record(1)]}),
+        problem(503, "the broker stops"),
+        Canned({"last": 2, "missed": 0, "records": [record(2)]}),
+        problem(403, "no"),
+    ]
+    server.answer("/v1/logs", lambda request: answers.pop(0))
+    result = ctl("--url", server.url, "logs", "-f", "--json")
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [1, 2]
+    assert result.stderr.startswith("the broker stops; the next attempt is in ")
+    assert result.exit_code == 5
+    assert [request.query.get("after") for request in server.requests] == [None, ["1"], ["1"], ["2"]]
