@@ -192,10 +192,16 @@ SOON = 30 * 86_400
 MAX_FILE = 4 * 1024 * 1024
 """Bytes of a file that is read."""
 
-SECRETS = ("password_file", "secret_key_file", "access.file", "token_file", "key")
-"""Keys whose files are secrets, and may not be read by all users of the machine."""
+SECRETS = (
+    *("password_file", "queue_store_password_file", "passphrase_file", "secret_file", "secret_key_file"),
+    *("access.file", "cluster.key", "key"),
+)
+"""Keys whose files are secrets, and may not be read by all users of the machine. ``key`` is that of an endpoint."""
 
-_PART = re.compile(r"(certificate|key|ca)=((?:\\.|[^:\\])+)")
+CERTIFICATES = ("certificate", "cluster.ca")
+"""Keys whose files are certificates."""
+
+_PART = re.compile(r"(certificate|key|ca|passphrase_file)=((?:\\.|[^:\\])+)")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -227,18 +233,18 @@ def examine_context(context: Context, contexts: Path) -> Iterator[Finding]:
 
 
 def _files(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the files in a configuration, each with the last part of its key, the users file with both parts."""
+    """Yield the files in a configuration, each with the last part of its key, or with both where another section has
+    such a key for something else."""
     if isinstance(value, dict):
         for name, each in value.items():
-            yield from _files(each, "access.file" if (key, name) == ("access", "file") else name)
+            both = f"{key}.{name}"
+            yield from _files(each, both if both in (*SECRETS, *CERTIFICATES) else name)
     elif isinstance(value, list):
         for each in value:
             yield from _files(each, key)
     elif isinstance(value, str):
-        if key in SECRETS and key != "key":
+        if (key in SECRETS and key != "key") or key in CERTIFICATES:
             yield key, value
-        elif key in ("certificate", "cert"):
-            yield "certificate", value
         elif value.startswith(("tls:", "ssl:")):
             for part, name in _PART.findall(value):
                 yield part, re.sub(r"\\(.)", r"\1", name)

@@ -151,6 +151,25 @@ def test_files_of_a_configuration_are_examined(tmp_path: Path) -> None:
     assert found[f"disk of {tmp_path}/state"][0] == "warning"
 
 
+def test_each_file_with_a_secret_is_examined(tmp_path: Path) -> None:
+    ca, key = certificate(tmp_path, "old", days=-1)
+    names = ("a", "b", "c", "d", "e", "f", key.name)
+    for name in names:
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o604)
+    file = tmp_path / "a.toml"
+    file.write_text(
+        '[mtl]\nsecret_key_file = "a"\nqueue_store_password_file = "b"\n'
+        '[[notify.rules]]\nsecret_file = "c"\n'
+        f'[cluster]\npassword_file = "d"\npassphrase_file = "e"\nkey = "{key.name}"\nca = "{ca.name}"\n'
+        '[http]\nendpoint = "tls:0:passphrase_file=f"\n'
+        f'[[bridges.to]]\nkey = "{"k" * 40}"\n'
+    )
+    _, found = examined("--offline", "--config", file)
+    levels = {Path(what).name: level for what, (level, _) in found.items() if Path(what).parent == tmp_path}
+    assert levels == dict.fromkeys((*names, ca.name, file.name), "error")
+
+
 @pytest.mark.parametrize(("left", "level"), [(-1.0, Level.ERROR), (SOON - 1.0, Level.WARNING), (SOON + 1.0, Level.OK)])
 def test_a_certificate_is_a_warning_a_month_before_its_end(left: float, level: Level) -> None:
     assert expiry("x", 1_800_000_000 + left, 1_800_000_000).level is level
