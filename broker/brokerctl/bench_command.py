@@ -97,8 +97,12 @@ async def connected(reactor: Any, host: str, port: int, timeout: float) -> Pinge
         found: Pinger = await connectProtocol(endpoint, Pinger())
     except (error.ConnectError, error.DNSLookupError) as problem:
         reason = problem.args[-1] if problem.args else problem
-        raise Failure(f"{host}:{port} cannot be reached: {reason}", Exit.UNREACHABLE) from None
+        raise Failure(f"{_shown(host, port)} cannot be reached: {reason}", Exit.UNREACHABLE) from None
     return found
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # Latencies of a load test, and their meaning. Pure.
@@ -194,6 +198,9 @@ def cpu_seconds(metrics: str) -> float | None:
 
 
 # The command.
+
+ELKO_PORT = 9_000
+"""Port of an Elko listener by default."""
 
 LONGEST = 60.0
 """Seconds of a test at most: it is to be short."""
@@ -314,12 +321,14 @@ def _load(
 ) -> tuple[str, Callable[[], Coroutine[Any, Any, Request]]]:
     """Return the title of a load, and a function that opens a connection for it. Raises a usage error."""
     if load == "ping":
-        host, port = _address(target or f"{urlsplit(session.chosen()[1].url).hostname}:9000")
+        host, port = (
+            (urlsplit(session.chosen()[1].url).hostname or "", ELKO_PORT) if target is None else _address(target)
+        )
 
         async def pinger() -> Request:
             return (await connected(reactor, host, port, session.timeout)).ping
 
-        return f"Elko pings to {host}:{port}", pinger
+        return f"Elko pings to {_shown(host, port)}", pinger
     path = "/healthz" if target is None else f"/v1/services/{segment(target)}"
 
     async def finder() -> Request:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from broker.brokerctl import bench_command
 from broker.brokerctl.bench_command import Samples, cpu_seconds, summary
 from tests.brokerctl.server import Server, ctl, problem
 
@@ -79,9 +80,10 @@ def test_a_broker_that_refuses_is_not_loaded(server: Server) -> None:
 
 
 @contextmanager
-def elko(answer: bytes) -> Iterator[str]:
+def elko(answer: bytes, host: str = "127.0.0.1") -> Iterator[str]:
     """The address of a server that answers each ping."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host.strip("[]"), 0), family=family)
 
     def serve(connection: socket.socket) -> None:
         with connection:
@@ -104,7 +106,7 @@ def elko(answer: bytes) -> Iterator[str]:
     thread = threading.Thread(target=accept)
     thread.start()
     try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        yield f"{host}:{listener.getsockname()[1]}"
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -121,6 +123,17 @@ def test_pings_are_measured(server: Server) -> None:
     assert lines[2].startswith("latency: 50 % within ")
     assert lines[3].startswith("CPU, of one core: brokerctl ")
     assert "broker unknown" in lines[3]
+
+
+@pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
+def test_pings_go_to_the_host_of_the_broker_by_default(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with elko(b'{"to":"client","op":"pong"}\n\n', host) as where:
+        monkeypatch.setattr(bench_command, "ELKO_PORT", int(where.rpartition(":")[2]))
+        result = ctl("--url", f"http://{host}:1", "bench", "ping", "--seconds", 0.1)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == f"Elko pings to {where}"
+    result = ctl("--url", f"http://{host}:1", "bench", "ping")
+    assert (result.exit_code, result.stderr) == (3, f"brokerctl: {where} cannot be reached: Connection refused\n")
 
 
 def test_a_listener_that_does_not_answer_pings_is_an_error(server: Server) -> None:
