@@ -37,12 +37,17 @@ PAUSE = 1.0
 """Seconds between attempts to reach a broker that is awaited."""
 
 
+_HOSTPORT = re.compile(r"(.*):([0-9]+)", re.DOTALL)
+
+
 def _variables(name: str, hostport: str) -> dict[str, str]:
-    """Return the environment variables of an address: NAME_ADDRESS, NAME_HOST, NAME_PORT."""
+    """Return the environment variables of an address: NAME_ADDRESS, NAME_HOST, NAME_PORT. One without a port, such as
+    the path of a socket, has an empty NAME_PORT."""
     prefix = re.sub(r"[^A-Z0-9]", "_", name.upper())
     if prefix[:1].isdigit():
         prefix = f"_{prefix}"
-    host, _, port = hostport.rpartition(":")
+    match = _HOSTPORT.fullmatch(hostport)
+    host, port = (hostport, "") if match is None else (match[1], match[2])
     return {f"{prefix}_ADDRESS": hostport, f"{prefix}_HOST": host.strip("[]"), f"{prefix}_PORT": port}
 
 
