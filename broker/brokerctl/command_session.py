@@ -304,6 +304,8 @@ class Session(msgspec.Struct):
     format: Format = Format.TABLE
     color: Color = Color.AUTO
     timeout: float = TIMEOUT
+    password: str | None = None
+    """The password that was typed: a command asks for it once, however often it connects."""
 
     @property
     def output(self) -> Output:
@@ -344,12 +346,12 @@ class Session(msgspec.Struct):
         return run(main)
 
     def _authorization(self, context: Context) -> str:
-        return authorization(context, _ask if sys.stdin.isatty() else None)
+        return authorization(context, self._ask if sys.stdin.isatty() else None)
 
-
-def _ask(user: str) -> str:
-    answer: str = click.prompt(f"Password of {user}", hide_input=True, err=True)
-    return answer
+    def _ask(self, user: str) -> str:
+        if self.password is None:
+            self.password = str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+        return self.password
 
 
 # The options that many commands share. They may stand before the command or after it.
