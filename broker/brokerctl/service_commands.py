@@ -233,7 +233,8 @@ def offer(
             return
         until = f"for {given['ttl']:g} s" if once else "until Ctrl-C"
         output.say(f"{name} is offered at {address} {until}, as provider {answer.get('provider')}", "green")
-        for each in answer.get("warnings") or ():
+        warnings = answer.get("warnings")
+        for each in warnings if isinstance(warnings, list) else ():
             output.note(f"warning: {each}", "yellow")
 
     async def offered(client: ApiClient) -> None:

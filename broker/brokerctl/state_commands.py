@@ -37,9 +37,8 @@ def status(context: click.Context) -> int:
         return about, mapping(ready)
 
     about, ready = session.run(ask)
-    reasons = [row for row in ready.get("reasons") or () if isinstance(row, dict)]
+    reasons, degraded = (rows(ready, each) if ready.get(each) else [] for each in ("reasons", "degraded"))
     is_ready = ready.get("ready", not reasons) is True
-    degraded = [row for row in ready.get("degraded") or () if isinstance(row, dict)]
     output = session.output
     if not output.for_people:
         output.values({**about, "ready": is_ready, "reasons": reasons, "degraded": degraded})

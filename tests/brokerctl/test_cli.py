@@ -256,3 +256,12 @@ def test_a_command_of_single_requests_imports_no_twisted(name: str) -> None:
         "print(sorted({'twisted', 'treq', 'OpenSSL', 'cryptography', 'sqlite3', 'broker.core'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("ready", [{"ready": True, "reasons": 5}, {"ready": True, "degraded": ["x"]}])
+def test_a_status_of_unknown_form_is_a_failure_in_a_sentence(server: Server, ready: object) -> None:
+    server.answer("/v1/status", {})
+    server.answer("/readyz", ready)
+    result = ctl("--url", server.url, "status")
+    assert (result.exit_code, result.stdout) == (6, "")
+    assert result.stderr == "brokerctl: the form of the server's answer is unknown to this version of brokerctl\n"

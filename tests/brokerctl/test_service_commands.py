@@ -71,3 +71,9 @@ def test_an_offer_asks_for_the_password_once(server: Server) -> None:
     assert (process.returncode, output.count("Password of anna"), server.last.method) == (0, 1, "DELETE")
     field = "Basic " + base64.b64encode(b"anna:secret").decode()
     assert [each.headers["authorization"] for each in server.requests] == [field, field]
+
+
+def test_warnings_of_unknown_form_are_left_out(server: Server) -> None:
+    server.answer("/v1/services/bank/h:1", {"provider": 7, "warnings": 5}, "PUT")
+    result = ctl("--url", server.url, "offer", "bank", "h:1", "--once")
+    assert (result.exit_code, result.stderr) == (0, "")
