@@ -115,8 +115,9 @@ class Broker(Settings):
     )
     state: str | None = key(
         None,
-        "State directory, where neither the environment (STATE_DIRECTORY) nor the command line (--state) names one.",
-        check=key_checks.path,
+        "State directory, relative to this file, where neither the environment (STATE_DIRECTORY) nor the command line "
+        "(--state) names one.",
+        path=True,
         example="/var/lib/elkobroker",
     )
     grace: float = seconds_key(

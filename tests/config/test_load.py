@@ -460,6 +460,17 @@ def test_the_directory_of_the_journal_is_relative_to_the_file_and_comes_out_abso
     assert Path(found).resolve() == tmp_path / "metrics" / "journal"
 
 
+def test_the_state_directory_is_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start from another working directory finds the same state."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "broker.toml").write_text('[broker]\nstate = "state"\n')
+    monkeypatch.chdir(tmp_path / "sub")
+    found = read("../broker.toml").broker.state
+    assert found is not None
+    assert Path(found).is_absolute()
+    assert Path(found).resolve() == tmp_path / "state"
+
+
 # Files
 
 
