@@ -136,7 +136,10 @@ class Exports:
         if change.kind is not Kind.WITHDRAWN:
             self._offer(service)
             return
-        ident = ident_of(service)
+        self._gone(ident_of(service))
+
+    def _gone(self, ident: str) -> None:
+        """Withdraw a service at the other side, if it has it."""
         self._pending.pop(ident, None)
         if ident in self.sent:
             self._pending[ident] = None
@@ -166,6 +169,8 @@ class Exports:
         if known is None or known.onward(self._here, self._there) is not None:
             self._pending[ident_of(service)] = service
             self._soon(self._flush, GATHER)
+        else:  # a change of its meta: the other side may have it as it was
+            self._gone(ident_of(service))
 
     def _soon(self, call: Callable[[], None], pause: float) -> None:
         if call not in self._timers:

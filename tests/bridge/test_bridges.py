@@ -287,6 +287,20 @@ def test_a_service_that_is_registered_anew_keeps_its_load(tags: tuple[str, ...])
     assert rig["b"].registry.load_of(now.provider) == 4.5
 
 
+def test_a_service_whose_path_comes_to_lead_back_is_withdrawn() -> None:
+    """A peer may change the meta of its service."""
+    rig = Rig("ab")
+    id = rig["a"].offer("bank")
+    rig.wait()
+    service = rig["a"].found()["bank"]
+    rig["a"].registry.amend(attrs.evolve(service, meta={"elkobroker.path": f"{id} b"}))
+    rig.wait()
+    assert (rig["b"].found(), rig["a"].row("b")["services_out"]) == ({}, 0)
+    rig["a"].registry.amend(service)
+    rig.wait()
+    assert list(rig["b"].found()) == ["bank"]
+
+
 def counted(site: Site) -> list[LoadDetails]:
     """The reports of loads with details at a site, from now on."""
     reports: list[LoadDetails] = []
