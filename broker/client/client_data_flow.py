@@ -314,8 +314,9 @@ class Flow:
         """Mark the flow as lost."""
         if not self.lost:
             self.why = why
-            self._fail_commands()
+            # Before the failures of the commands: who waits for one must find the flow lost.
             self._loss.callback(None)
+            self._fail_commands()
 
     def _ended(self, failure: Failure) -> None:
         """Handle a permanent error."""

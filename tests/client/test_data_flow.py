@@ -173,6 +173,21 @@ class StartingOver(Flows):
         self.assertEqual(self.events[0], ("lost", "no response to a command in 0.2 s"))
         self.assertEqual([command.resource for command in self.broker.of(Summon)], ["b", "a", "b"])
 
+    async def test_a_flow_that_is_lost_while_its_summons_are_pending_was_not_restored(self) -> None:
+        await self.reader("a", "b")
+        forgotten: list[Any] = []
+
+        def forget(identity: bytes, command: Summon) -> Any:
+            if forgotten:
+                return ...
+            forgotten.append(command)
+            return self.broker.say(identity, data_messages.response(command.sequence, b"403"))
+
+        self.broker.answers["Summon"] = forget
+        self.broker.leased.clear()
+        await self.back()
+        self.assertEqual([event for event, _ in self.events], ["lost", "back"])
+
     async def test_what_cannot_be_summoned_any_more_ends_the_flow(self) -> None:
         reader = await self.reader()
         self.broker.answers["Summon"] = lambda identity, command: self.broker.say(
