@@ -97,8 +97,11 @@ class Writer(Direction):
         """Send a Content. Fires when it is confirmed, or, without confirmation, when the socket has accepted it.
 
         Fails with `Rejected`, `Unsettled`, `Refused`, `Full`, `NotConnected` or `Closed`. Raises ValueError for a
-        Content that can never be sent.
+        Content that can never be sent, and TypeError for a body of another type.
         """
+        # The socket would refuse it each time, and with it all Contents behind it.
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise TypeError(f"a body has bytes, not {type(body).__name__}")
         content = _Content(self._tail(resource, properties or {}), body)
         if len(body) > self._settings.max_body:
             raise ValueError(f"the body has {len(body)} bytes, more than {self._settings.max_body}")

@@ -65,6 +65,15 @@ class Contents(Flows):
         self.sends(every, b"", "any")
         self.assertEqual(sorted(content.resource for content in await self.contents(2)), ["any", "jobs"])
 
+    async def test_what_is_no_body_is_not_accepted_and_does_no_harm(self) -> None:
+        writer = await self.writer()
+        for wrong in ("text", None, 7):
+            with self.assertRaises(TypeError):
+                writer.send(wrong)  # type: ignore[arg-type]
+        self.assertEqual(writer.outstanding, 0)
+        self.sends(writer, b"bytes")
+        self.assertEqual(bytes((await self.contents(1))[0].body), b"bytes")
+
     async def test_each_is_settled_by_its_own_confirm_k03(self) -> None:
         writer = await self.writer()
         first, second, third = [writer.send(b"%d" % number) for number in range(3)]
