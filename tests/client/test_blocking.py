@@ -316,6 +316,28 @@ def test_requests_are_replied_to_rejected_and_returned(stand: Stand) -> None:
     assert asked[0]["window"] == 7
 
 
+def test_a_request_of_a_lost_flow_is_not_replied_to_when_it_is_passed_over(stand: Stand) -> None:
+    replies: list[bytes] = []
+
+    def content(identity: bytes, command: data_messages.Content) -> None:
+        replies.append(bytes(command.body))
+        stand.broker.say(identity, data_messages.confirm(command.sequence))
+
+    stand.broker.answers["Content"] = content
+    with stand.client() as client:
+        worker = client.serve("bank", timeout=PATIENCE)
+        stand.loop.call(stand.broker.give, "service/bank", b"first", reply_to="reply/x")
+        until(lambda: worker.worker.reader.busy == 1)
+        stand.loop.call(stand.broker.leased.clear)
+        until(lambda: worker.worker.reader.generation == 2 and worker.worker.reader.up)
+        stand.loop.call(stand.broker.give, "service/bank", b"second", reply_to="reply/x")
+        request = worker.take(PATIENCE)
+        assert request.body == b"second"
+        request.reply(b"done")
+        stand.answers(1)
+        assert replies == [b"done"]
+
+
 def test_several_threads_serve_one_service(stand: Stand) -> None:
     inside = threading.Barrier(3)
 

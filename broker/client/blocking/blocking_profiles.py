@@ -111,8 +111,9 @@ class Inbox(Generic[Item]):
             if not content.stale:
                 content.take()
                 return content
-            # The flow was lost while the Content waited here. Its answer is void; it only frees the reader's slot.
-            content.confirm()
+            # The flow was lost while the Content waited here. Its answer is void; it only frees the reader's slot. No
+            # confirm: that of a request is a reply, which the next flow would send to a caller that waits for another.
+            content.reject(recycle=True)
 
     # in the client's thread
 
