@@ -386,6 +386,17 @@ class Workers(Helpers):
         self.assertEqual(self.replies, [])
         self.flushLoggedErrors(ValueError)
 
+    async def test_a_reply_that_cannot_be_sent_is_a_failure_of_the_worker(self) -> None:
+        replies: list[Any] = ["text", b"x" * (QUICK.max_body + 1), b"bytes"]
+        await self.worker(lambda request: replies.pop(0))
+        for _ in range(3):
+            self.ask(b"", reply_to="reply/x")
+        self.assertEqual(
+            set(await self.answers(3)), {Reject(1, False, False), Reject(2, False, False), Confirm(3, False)}
+        )
+        self.assertEqual([body for body, _ in self.replies], [b"bytes"])
+        self.assertEqual(len(self.flushLoggedErrors(TypeError, ValueError)), 2)
+
     async def test_a_reply_that_nobody_waits_for_is_no_failure(self) -> None:
         self.reject = True
         await self.worker(lambda request: b"x")

@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -93,8 +92,13 @@ class Worker(LoadReporter):
         if "correlation-id" in request.properties:
             properties["correlation-id"] = request.properties["correlation-id"]
         await self.writer.room()
-        with suppress(Rejected):  # the caller has gone, or its request has timed out
+        try:
             await self.writer.send(body, REPLY, properties)
+        except Rejected:
+            pass  # the caller has gone, or its request has timed out
+        except (TypeError, ValueError):  # no other worker is to make such a reply
+            self.log.failure("the reply to a request for {service} cannot be sent", service=request.resource)
+            raise NotTaken from None
 
 
 async def worker(
