@@ -125,6 +125,11 @@ class Control:
         """The endpoint of the present session, or of the next attempt."""
         return self._endpoints.current
 
+    @property
+    def busy(self) -> bool:
+        """True while a request is in progress."""
+        return bool(self._lock.locked)
+
     async def ready(self) -> wire.Ready:
         """Open a session unless there is one, however long it takes. Raises `MtlError` for a permanent failure."""
         await self._lock.acquire()

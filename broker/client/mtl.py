@@ -18,6 +18,7 @@ Rules (those of the control flow are in `broker.client.client_control_flow`, tho
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ __all__ = [
 
 
 MAX_BROKERS = 100
-"""Brokers to which a client may be referred: more than a cluster has."""
+"""Other brokers with which a client keeps a control flow: more than a cluster has at a time."""
 
 
 class Client:
@@ -103,8 +104,8 @@ class Client:
         self._credentials = credentials
         self._make_control = control
         self._control = control(endpoint, True)
-        self._others: dict[str, Control] = {}
-        """Control flows with other brokers, by endpoint."""
+        self._others: OrderedDict[str, Control] = OrderedDict()
+        """Control flows with other brokers, by endpoint, the least recently used one first."""
         self._link = Link(reactor, self._connect_to, self._control, self._control_at, settings, Tails(MAX_EXTENDED))
 
     @property
@@ -245,8 +246,13 @@ class Client:
         control = self._others.get(endpoint)
         if control is None:
             if len(self._others) >= MAX_BROKERS:
-                raise Lost(f"the brokers refer to more than {MAX_BROKERS} others")
+                # Brokers come and go with their endpoints, and data flows do not need the control flow any more.
+                unused = next((each for each, other in self._others.items() if not other.busy), None)
+                if unused is None:
+                    raise Lost(f"the brokers refer to more than {MAX_BROKERS} others")
+                self._others.pop(unused).close()
             control = self._others[endpoint] = self._make_control(endpoint, False)
+        self._others.move_to_end(endpoint)
         return control
 
     def _connect_to(self, endpoint: str) -> Connect:

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 
 from broker.client.credentials import Password
 from broker.client.errors import AuthenticationFailed
-from broker.client.mtl import Delivery, Settings
+from broker.client.mtl import MAX_BROKERS, Delivery, Settings
 from broker.client.profiles import queue, service
 from broker.client.profiles.service import RequestFailed
 from broker.client.settings import Event
@@ -202,6 +202,20 @@ def test_queues_of_two_brokers_in_one_lease_are_not_followed_for_ever() -> None:
     assert not opening.called
     client.close()
     opening.addErrback(lambda failure: None)
+
+
+def test_a_queue_is_followed_however_many_brokers_had_it() -> None:
+    here = owner = FakeBroker()
+    time = Timeline()
+    client = here.client(time.clock, settings=NOW)
+    for number in range(MAX_BROKERS + 2):
+        owner, before = FakeBroker(endpoint=f"inproc://{number}"), owner
+        before.move_queue("jobs", owner)
+        time.result(queue.writer(client, ["jobs"]), 1).close()
+    writer = time.result(queue.writer(client, ["jobs"]), 1)
+    time.result(queue.put(writer, "jobs", b"x"))
+    assert owner.queued("jobs") == [b"x"]
+    client.close()
 
 
 def test_an_owner_that_is_gone_is_asked_for_again_at_the_own_broker() -> None:
