@@ -253,6 +253,9 @@ class Mc0Outbound:
 MAX_REFUSED = 100
 """Refused topics stored with a session: they are shown to operators, and subscribed when a reload allows them."""
 
+MAX_REFUSED_BYTES = 8_192
+"""Bytes of their names: four times those of a real node. No account has these bytes, which each session may take."""
+
 
 class Mc0Subscriptions:
     """Subscriptions of all sessions: an outlet of the core's topics. ``most`` is the limit for one session."""
@@ -309,7 +312,9 @@ class Mc0Subscriptions:
             except Refusal as refusal:
                 refused.setdefault(refusal.reason, refusal)
                 if len(session.refused) < MAX_REFUSED:
-                    session.refused[topic] = None
+                    names = sum(map(len, session.refused)) + len(topic)
+                    if names <= MAX_REFUSED_BYTES:
+                        session.refused[topic] = None
         # One line for each reason: the log has no use for a line for each of a thousand topics.
         for first in refused.values():
             self._outbound.complain(session, first)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.wires.mc0.sessions.mc0_session import MAX_REFUSED
+from broker.wires.mc0.sessions.mc0_session import MAX_REFUSED, MAX_REFUSED_BYTES
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, Rule, rule
 
@@ -167,6 +167,14 @@ def test_only_so_many_refused_topics_are_remembered(farm: Mc0Farm) -> None:
     for number in range(3 * MAX_REFUSED):
         assert peer.ask(f"SUB|ID|s||other{number}") == ["OK|ID|s"]
     assert len(refused(farm, peer)) == MAX_REFUSED
+
+
+def test_only_so_many_bytes_of_refused_topics_are_remembered(farm: Mc0Farm) -> None:
+    peer = connector(farm)
+    names = [f"{number:04}" + "x" * 4_000 for number in range(MAX_REFUSED)]
+    assert peer.ask(f"SUB|ID|s||{'|'.join(names)}|short") == ["OK|ID|s"]
+    assert sum(map(len, refused(farm, peer))) <= MAX_REFUSED_BYTES
+    assert refused(farm, peer)[-1] == b"short"
 
 
 def test_an_error_names_the_first_of_many_topics(farm: Mc0Farm) -> None:
