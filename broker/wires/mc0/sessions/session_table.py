@@ -3,6 +3,7 @@
 Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real client, MCollective's connector, requires):
 - Any message begins a session; CONNECT gives it a TTL. Without a TTL it lasts as long as its connection; with
   subscriptions for `RECONNECT_WITHIN` longer, since ZeroMQ sockets reconnect by themselves and do not subscribe again.
+- The session of a peer without an identity of its own ends with its connection: nobody could come back to it.
 - A session from which no message arrives for 1.05 TTL, and up to a sixty-fourth more, ends without a notice. If many
   peers are silent at once, it is kept for longer (`broker.core.silence`): its subscriptions would not come back.
 - (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent no other message.
@@ -250,8 +251,9 @@ class Mc0SessionTable:
             return  # no message arrived through it, or the session has ended
         session.connection = 0
         session.slow = False
-        if connection < 0:
-            # A client behind a proxy (`broker.wires.common.routes`), whose identity goes with the proxy's connection.
+        if connection < 0 or session.identity.startswith(b"\0"):
+            # A client behind a proxy (`broker.wires.common.routes`), or one without an identity of its own: no later
+            # connection has this one, so that nobody could come back to the session.
             self.end(session, "gone")
         elif not session.ttl:
             if session.requested:

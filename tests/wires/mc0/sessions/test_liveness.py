@@ -241,6 +241,17 @@ def test_a_peer_whose_connection_is_gone_keeps_its_session_for_its_ttl(farm: Mc0
     assert lasts(farm, peer) < 1
 
 
+def test_a_peer_without_an_identity_of_its_own_leaves_no_session_behind(farm: Mc0Farm) -> None:
+    peer = farm.peer(b"\0abcd")
+    assert peer.ask("CONNECT|ID|c|TTL|86400000") == ["OK|ID|c"]
+    assert peer.ask("SUB|ID|s||t") == ["OK|ID|s"]
+    peer.drop()
+    assert farm.session(peer) is None
+    assert farm.subscribers() == {}
+    assert farm.counted("mc0_sessions.gone") == 1
+    assert len(farm.leases) == 0
+
+
 # after a restart
 
 
