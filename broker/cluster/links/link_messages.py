@@ -222,7 +222,7 @@ class Neighbour:
     @property
     def queued(self) -> int:
         """The number of messages that wait for the neighbour to read."""
-        return 0 if self.peer is None else len(self.peer.out) - self.peer.bodies
+        return 0 if self.peer is None else self.peer.queued
 
     def enter(self, state: LinkState, now: float) -> None:
         """Change the state."""

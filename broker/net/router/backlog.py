@@ -103,7 +103,7 @@ class Backlog:
 
     def relieved(self, peer: RouterPeer) -> bool:
         """Return True if at most half of a peer's allowance is still queued."""
-        few = len(peer.out) - peer.bodies <= self.limits.messages // 2
+        few = peer.queued <= self.limits.messages // 2
         return few and peer.weight <= self.limits.size // 2
 
     def cost(self, piece: Part, receivers: int = 1) -> int:
@@ -128,7 +128,7 @@ class Backlog:
         if peer.unweighed >= max(REWEIGH, len(peer.out) // 4):
             self.weigh(peer)
         waits = peer.weight + size
-        many = len(peer.out) - peer.bodies >= self.limits.messages + extra
+        many = peer.queued >= self.limits.messages + extra
         if (peer.out and (many or waits > self.limits.size)) or not self._memory.admit(peer.host, size):
             if not extra:
                 peer.full = True

@@ -200,7 +200,7 @@ class FanOut:
             out.append(data)
             if body:
                 out.append(body)
-                peer.bodies += 1
+                peer.bodies.append(id(body))
             receiver.sent = now
         if fanned and not self._order.scheduled:
             self._order.soon()
@@ -260,7 +260,7 @@ class FanOut:
             out.append(head + _pack(sequence) + tail)
             if apart:
                 out.append(body)
-                peer.bodies += 1
+                peer.bodies.append(id(body))
             receiver.sent = now
         if fanned and not self._order.scheduled:
             self._order.soon()

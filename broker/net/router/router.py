@@ -333,7 +333,7 @@ class Router(ConnectionFactory):
         out.append(data)
         if body:
             out.append(body)
-            peer.bodies += 1
+            peer.bodies.append(id(body))
         return Sent.SENT
 
     def discarded(self, peer: RouterPeer) -> None:
@@ -374,7 +374,7 @@ class Router(ConnectionFactory):
                 self.order.soon()
         if apart:
             queued: tuple[bytes, ...] = pieces(frames)
-            peer.bodies += 1
+            peer.bodies.append(id(queued[1]))
         else:
             queued = (peer.encoder.message(frames),)
         out += queued

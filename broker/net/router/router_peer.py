@@ -29,7 +29,7 @@ from broker.net.connection_output import BATCH
 from broker.net.connection_states import BLOCKED
 from broker.net.epoll_streams import await_room, nothing_waits, send_now
 from broker.net.peer_interfaces import Sender, Sent
-from broker.net.router.backlog import APART, Pieces
+from broker.net.router.backlog import Pieces
 from broker.net.scheduled_input import Seen
 from broker.net.zmtp.frames import IDENTITY, SOCKET_TYPE, Command, Encoder, Fault, ZmtpError
 from broker.net.zmtp.machine import Claim, Output
@@ -72,8 +72,6 @@ class RouterPeer(StreamConnection):
     """An answer is queued: it is written after the messages of other connections."""
     ahead = 0
     """The number of messages queued before the first answer."""
-    bodies = 0
-    """Pieces in ``out`` that are the last frames of messages."""
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
@@ -94,12 +92,19 @@ class RouterPeer(StreamConnection):
         self.reader = self.machine = factory.new_machine()
         self.out = self._out
         """Encoded messages in the queue, in order."""
+        self.bodies: list[int] = []
+        """The ids of those pieces in ``out`` that are last frames, each behind another piece of its message."""
         self.encoder: Encoder
 
     @property
     def sender(self) -> Sender:
         """The peer as the sessions see it."""
         return Sender(self.host, self.key, self.socket_type)
+
+    @property
+    def queued(self) -> int:
+        """The number of messages in the queue."""
+        return len(self.out) - len(self.bodies)
 
     # from the transport
 
@@ -311,7 +316,9 @@ class RouterPeer(StreamConnection):
                 if data:
                     self._write(data)
         if self.bodies:
-            self.bodies = sum(len(piece) >= APART for piece in out)
+            # Not by their length: messages in one piece, and first frames, may be as long.
+            bodies = set(self.bodies)
+            self.bodies = [id(piece) for piece in out if id(piece) in bodies]
         if (self.output is BLOCKED or self.weight or self.full) and not self.life.closing:
             self.factory.relieved(self)
 

@@ -10,7 +10,7 @@ import pytest
 from broker.core.errors import Reason
 from broker.core.memory_budget import Share
 from broker.net.peer_interfaces import Sent
-from broker.net.router.backlog import ANSWERS, APART, BACKLOG, LARGE
+from broker.net.router.backlog import ANSWERS, APART, BACKLOG, HIGH_WATER, LARGE
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers
 from tests.net.waiting import until
@@ -36,6 +36,20 @@ class Backlogs(Rig):
         self.assertEqual(list(numbers(await slow.receive(count - 1))), list(range(count - 1)))
         self.assertIs(server.router.send(b"slow", [b"again"]), Sent.SENT)
         self.assertEqual((await slow.receive(count))[-1], [b"again"])
+
+    async def test_messages_of_two_long_frames_count_while_a_slow_peer_reads_on(self) -> None:
+        server = self.serve()
+        slow = await self.known(server, b"slow")
+        [connection] = server.router.connections
+        for end, option in ((connection.transport.socket, SO_SNDBUF), (slow.raw.socket, SO_RCVBUF)):
+            end.setsockopt(SOL_SOCKET, option, 65_536)  # the kernel takes no more as the peer reads
+        long, sent, waiting = bytes(APART), 0, 0
+        while len(slow.inbox) < 3_000:
+            while server.router.send(b"slow", [b"%d" % sent, long, long]) is Sent.SENT:
+                sent += 1
+            waiting = max(waiting, sent - len(slow.inbox))
+            await slow.receive(len(slow.inbox) + 1)
+        self.assertLess(waiting, 1.5 * HIGH_WATER)
 
     async def test_the_default_is_a_thousand_messages(self) -> None:
         server = self.serve()
