@@ -11,7 +11,8 @@ Rules:
 - It passes for a REQ socket: it is answered at each request, and whether it could take anything else is unknown. A
   message to it is sent all the same where the protocol of the wire has it subscribe to messages.
 - A route ends with its connection, by `Routes.end`, or if its connection has `MAX_ROUTES` others that were used since:
-  a proxy does not report that one of its clients has left.
+  a proxy does not report that one of its clients has left. All connections together have `MAX_ALL_ROUTES`, by the same
+  rule: each client may make routes, and no account of memory has them.
 - Of a REQ socket that numbers its requests, the number goes back with the answer.
 """
 
@@ -43,7 +44,11 @@ from broker.net.peer_interfaces import (
 )
 
 MAX_ROUTES = 500
-"""Routes of one connection: the clients of one proxy. Each takes about a kilobyte here, and a session of the wire."""
+"""Routes of one connection: the clients of one proxy. Each takes about a kilobyte here, or three with the longest
+envelope, and a session of the wire."""
+
+MAX_ALL_ROUTES = 20_000
+"""Routes of all connections of a ROUTER: 60 MB, and twice as many as there are sessions by default."""
 
 
 @attrs.frozen(eq=False)
@@ -89,8 +94,8 @@ class Routes:
         """By the number of the connection, then by envelope; the least recently used one first."""
         self._connections: dict[bytes, int] = {}
         """The numbers of these connections, by identity."""
-        self._routes: dict[bytes, Route] = {}
-        """By identity."""
+        self._routes: OrderedDict[bytes, Route] = OrderedDict()
+        """By identity; the least recently used one first."""
         self._numbers = count(-1, -1)
         self._current: Route | None = None
         """The route of the message in progress."""
@@ -206,13 +211,18 @@ class Routes:
 
     def _route(self, peer: bytes, connection: int, envelope: Envelope) -> Route:
         """Return the route of an envelope, which may be new, and mark it as used now."""
-        routes = self._of_connection.setdefault(connection, OrderedDict())
+        routes = self._of_connection.get(connection, OrderedDict())
         route = routes.get(envelope)
         if route is not None:
             routes.move_to_end(envelope)
+            self._routes.move_to_end(route.identity)
             return route
         if len(routes) >= MAX_ROUTES:
             self._close(connection, next(iter(routes.values())))
+        elif len(self._routes) >= MAX_ALL_ROUTES:
+            unused = next(iter(self._routes.values()))
+            self._close(self._connections[unused.peer], unused)
+        routes = self._of_connection.setdefault(connection, OrderedDict())  # its last one may have ended
         about = connection.to_bytes(8) + envelope_key(envelope)
         route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope)
         routes[envelope] = route

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 
 from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, Part, Sender, Sent
 from broker.net.refusal_log import Counters, RefusalLog
-from broker.wires.common.routes import MAX_ROUTES, Routes
+from broker.wires.common.routes import MAX_ALL_ROUTES, MAX_ROUTES, Routes
 from tests.recording.router import Line, RecordingRouter
 
 PROXY, DIRECT = b"proxy", b"direct"
@@ -158,6 +158,38 @@ def test_the_least_recently_used_route_makes_room(farm: Farm) -> None:
     farm.say(b"1", b"", b"1")
     assert farm.wire.ended == [-2, -3]
     assert farm.wire.received[-1][0] == farm.wire.received[1][0], "the identity is that of its envelope"
+
+
+def fill(farm: Farm, count: int) -> None:
+    """Make so many routes on other connections."""
+    for number in range(count):
+        identity = b"other %d" % (number // MAX_ROUTES)
+        if identity not in farm.lines:
+            line = farm.router.connect(identity)
+            assert line is not None
+            farm.lines[identity] = line
+        farm.say(b"%d" % number, b"", b"1", identity=identity)
+
+
+def test_the_least_recently_used_route_of_all_connections_makes_room(farm: Farm) -> None:
+    farm.say(b"first", b"", b"1")
+    farm.say(b"second", b"", b"1", identity=DIRECT)
+    fill(farm, MAX_ALL_ROUTES - 2)
+    farm.say(b"first", b"", b"1")
+    assert farm.wire.ended == []
+    farm.say(b"third", b"", b"1")
+    farm.say(b"fourth", b"", b"1")
+    assert farm.wire.ended == [-2, -3]
+    assert len(farm.routes) == MAX_ALL_ROUTES
+
+
+def test_the_only_route_of_a_connection_makes_room_for_the_next_one(farm: Farm) -> None:
+    farm.say(b"first", b"", b"1")
+    fill(farm, MAX_ALL_ROUTES - 1)
+    assert farm.say(b"second", b"", b"1") == [[b"second", b"", b"1"]]
+    assert farm.wire.ended == [-1]
+    farm.router.close(PROXY)
+    assert farm.wire.ended == [-1, -MAX_ALL_ROUTES - 1, 1]
 
 
 def test_a_wire_ends_a_route_alone(farm: Farm) -> None:
