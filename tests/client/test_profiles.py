@@ -472,6 +472,17 @@ class Callers(Helpers):
             self.assertEqual((error.code, error.reason), (503, reason))
         error = await self.fails((await self.caller("bank")).call("other", b""), ValueError)
 
+    async def test_a_request_that_cannot_be_sent_fails_and_keeps_no_place(self) -> None:
+        caller = await self.caller("bank")
+        await self.fails(caller.call("bank", "text"), TypeError)  # type: ignore[arg-type]
+        self.assertEqual(caller.waiting, 0)
+        caller.writer.flow.lose("as it happens")
+        unsent, sent = caller.call("bank", "text"), caller.call("bank", b"bytes")  # type: ignore[arg-type]
+        await self.fails(unsent, TypeError)
+        [properties] = await self.asked(1)
+        self.broker.give("reply", b"done", correlation_id=properties["correlation-id"])
+        self.assertEqual((await sent).body, b"done")
+
     async def test_patience_has_an_end(self) -> None:
         caller = await self.caller()
         await self.fails(caller.call("bank", b"", timeout=0.05), TimeoutError)

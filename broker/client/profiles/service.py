@@ -218,7 +218,7 @@ class Caller:
             sent = self.writer.send(
                 call.body, call.resource, {**call.properties, "reply-to": address, "correlation-id": call.id}
             )
-        except ValueError:
+        except (TypeError, ValueError):
             self._end(call.id, Failure())
         else:
             sent.addErrback(self._not_sent, call.id)
