@@ -240,10 +240,10 @@ class Reader(Direction):
             self.flow.send_or_lose(wire.reject(max(self._unanswered), multiple=True, recycle=True))
 
     def on_end(self, failure: Failure) -> None:
-        for waiting in self._wanted.values():
+        wanted, self._wanted = self._wanted, {}
+        for waiting in wanted.values():
             if waiting is not None:
                 waiting.errback(failure)
-        self._wanted.clear()
         done, self._done = self._done, []
         for each in done:
             each.callback(None)

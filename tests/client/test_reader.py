@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, NotTaken, Refused
 from broker.client.mtl import Delivery, Reader
@@ -358,6 +359,22 @@ class Busy(Flows):
         self.assertEqual((await self.answers(3))[2], Reject(3, True, True))
         await reader.ended
         self.assertEqual([delivery.answered for delivery in deliveries], [True] * 4)
+
+    async def test_who_dismisses_what_was_not_summoned_when_the_flow_was_closed(self) -> None:
+        reader = await self.client().reader("queue", ["a", "b"], self.receive)
+        self.broker.answers["Summon"] = lambda identity, command: None
+        refused: list[str] = []
+
+        def failed(failure: Failure, resource: str) -> None:
+            with self.assertRaises(ValueError):
+                reader.dismiss(resource)
+            refused.append(resource)
+
+        for resource in ("a", "b"):
+            reader.summon(resource).addErrback(failed, resource)
+        reader.close()
+        await reader.ended
+        self.assertEqual((reader.up, reader.summoned, refused), (False, [], ["a", "b"]))
 
     async def test_nobody_waits_for_what_will_not_come(self) -> None:
         client = self.client()
