@@ -105,6 +105,7 @@ class HttpClient:
     ) -> None:
         self.urls = [url.rstrip("/") for url in ([urls] if isinstance(urls, str) else urls)]
         """The brokers, the one in use first."""
+        self._given = tuple(self.urls)
         for url in self.urls or [""]:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
                 raise ValueError(f"{url!r} is no URL of a broker, such as http://127.0.0.1:9080")
@@ -231,11 +232,14 @@ class HttpClient:
     ) -> Any:
         with closing(self._ask(url, method, target, body, headers or {}, self._timeout + seconds)) as response:
             data = response.read(MAX_BODY)
-        others = _ALTERNATE.findall(response.headers.get("Link", ""))[:MAX_SERVERS]
+        others = [other.rstrip("/") for other in _ALTERNATE.findall(response.headers.get("Link", ""))[:MAX_SERVERS]]
         with self._lock:
             for other in others:
-                if urlsplit(other).scheme == urlsplit(url).scheme and other.rstrip("/") not in self.urls:
-                    self.urls.append(other.rstrip("/"))
+                if urlsplit(other).scheme == urlsplit(url).scheme and other not in self.urls:
+                    self.urls.append(other)
+            if len(self.urls) > len(self._given) + MAX_SERVERS:
+                # Those that this answer does not name any more: brokers come and go with their addresses.
+                self.urls[:] = [each for each in self.urls if each in (*self._given, *others, url)]
         try:
             answer = json.loads(data) if data else None
         except ValueError:

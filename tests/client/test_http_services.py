@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from broker.client.errors import Refused, Unreachable
-from broker.client.http_services import AsyncHttpClient, Change, HttpClient
+from broker.client.http_services import MAX_SERVERS, AsyncHttpClient, Change, HttpClient
 from tests.client.test_wrong_address import server
 from tests.integration.daemon import Daemon, environment
 from tests.integration.http_api import ask
@@ -189,9 +189,11 @@ def test_another_broker_is_used_when_one_is_away(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[str, str, int], tuple[int, Any]]) -> Iterator[str]:
+def answering(
+    answer: Callable[[str, str, int], tuple[int, Any]], link: Callable[[int], str] = lambda count: ""
+) -> Iterator[str]:
     """A server whose answer, status and JSON, depends on the method, the last part of the path, and the number of such
-    requests before."""
+    requests before. ``link`` makes its header Link from the number with this one."""
     counts: Counter[tuple[str, str]] = Counter()
 
     class Handler(BaseHTTPRequestHandler):
@@ -201,6 +203,7 @@ def answering(answer: Callable[[str, str, int], tuple[int, Any]]) -> Iterator[st
             status, body = answer(*what, counts[what])
             counts[what] += 1
             self.send_response(status)
+            self.send_header("Link", link(counts[what]))
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
 
@@ -295,6 +298,18 @@ def test_a_withdrawal_reaches_the_broker_where_the_offer_is(tmp_path: Path) -> N
         client.urls.reverse()  # as after a request that the first one did not answer in time
         offer.withdraw()
         assert ask(first, "GET", "/v1/services/bank")[1]["services"] == []
+
+
+def test_brokers_that_no_answer_names_any_more_are_forgotten() -> None:
+    def named(count: int) -> str:
+        return ", ".join(f'<http://192.0.2.1:{7_000 + count}/{number}/>; rel="alternate"' for number in range(60))
+
+    with answering(lambda *_: (200, {"services": []}), named) as url, HttpClient(url, timeout=PATIENCE) as client:
+        for _ in range(4):
+            assert client.find("bank") == []
+        assert client.urls[0] == url
+        assert len(client.urls) <= 1 + MAX_SERVERS
+        assert f"http://192.0.2.1:{7_000 + 4}/59" in client.urls
 
 
 def test_the_only_broker_is_not_missing_while_another_thread_uses_the_next_one() -> None:
