@@ -16,6 +16,8 @@ Rules:
 - Output that its sender may refuse or drop is admitted first (`admit`): it evicts only readers that made no progress
   for `SLOW` seconds, and is refused otherwise.
 - The age of a message counts from its first `SHORT` bytes, and starts again with `hold(..., another=True)`.
+- An eviction may end a session, which changes the registry and sends to others. While a message is sent, `postponing`
+  is set, and the evicted are refused in `settle`, behind it. Readers are not: their connections are only cut.
 """
 
 from __future__ import annotations
@@ -164,6 +166,10 @@ class MemoryBudget:
         """Calls of `admit` that returned False."""
         self.denied = 0
         """Calls of `may_store` that returned False."""
+        self.postponing = False
+        """True while evicted consumers must not be refused yet."""
+        self._postponed: OrderedDict[Consumer, Refusal] = OrderedDict()
+        """Evicted consumers that are to be refused. They are not counted any more, whatever they hold until then."""
         self._seconds = seconds
         self._peak = 0
         self._evicting = False
@@ -194,7 +200,7 @@ class MemoryBudget:
 
         May evict any consumer, including this one.
         """
-        if size <= SHORT:
+        if size <= SHORT or (self._postponed and consumer in self._postponed):
             self.drop(consumer, share)
             return
         places = self._places[share]
@@ -276,6 +282,7 @@ class MemoryBudget:
 
     def forget(self, consumer: Consumer) -> None:
         """Remove a consumer from all shares. Idempotent."""
+        self._postponed.pop(consumer, None)
         for share, places in self._places.items():
             if consumer in places:  # it is in none as a rule, and this is on the path of each connection's end
                 self.drop(consumer, share)
@@ -296,6 +303,16 @@ class MemoryBudget:
                 self.refused += 1
                 return False
         return True
+
+    @property
+    def postponed(self) -> bool:
+        """True if `settle` has something to do."""
+        return bool(self._postponed)
+
+    def settle(self) -> None:
+        """Refuse the consumers that were evicted while `postponing` was set."""
+        while self._postponed:
+            self._refuse(*self._postponed.popitem(last=False))
 
     # inside
 
@@ -330,16 +347,23 @@ class MemoryBudget:
         self.forget(consumer)
         self.evicted[share] += 1
         reason = Reason.NOT_READING if share is Share.OUTPUT else Reason.TOO_LARGE
-        before_this, self._evicting = self._evicting, True
         what = {Share.INPUT: "unfinished input", Share.OUTPUT: "output", Share.SESSIONS: "memory"}[share]
+        refusal = Refusal(reason, f"too much {what} is held {why}: closing")
+        if self.postponing and share is not Share.OUTPUT:
+            self._postponed[consumer] = refusal
+        else:
+            self._refuse(consumer, refusal)
+        return True
+
+    def _refuse(self, consumer: Consumer, refusal: Refusal) -> None:
+        before, self._evicting = self._evicting, True
         try:
-            consumer.evict(Refusal(reason, f"too much {what} is held {why}: closing"))
+            consumer.evict(refusal)
         except Exception:  # must not affect the connection that is being served
             self.log.failure("the eviction of a consumer of memory failed")
             consumer.abort()
         finally:
-            self._evicting = before_this
-        return True
+            self._evicting = before
 
 
 # Memory of registered services, as far as strangers pay for it.

@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from sys import getrefcount
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from broker.net.epoll_streams import unsent
 from broker.net.peer_interfaces import Part
 
 if TYPE_CHECKING:
+    from broker.net.router.fan_out import FlushOrder
     from broker.net.router.router_peer import RouterPeer
 
 HIGH_WATER = 1_000
@@ -76,12 +77,12 @@ Pieces = dict[int, _Piece]
 
 
 class Backlog:
-    """Accounting of queued bytes for blocked peers, in ``memory``. ``make_room`` writes the output of a peer."""
+    """Accounting of queued bytes for blocked peers, in ``memory``. ``order`` writes the output of a peer."""
 
-    def __init__(self, limits: BacklogLimits, memory: MemoryBudget, make_room: Callable[[RouterPeer], None]) -> None:
+    def __init__(self, limits: BacklogLimits, memory: MemoryBudget, order: FlushOrder) -> None:
         self.limits = limits
         self._memory = memory
-        self._make_room = make_room
+        self._order = order
         self._pieces: Pieces = {}
         self._ended = self._ended_before = 0
         """Pieces that no queue has any more, now and at the last call of `has_room`."""
@@ -119,10 +120,13 @@ class Backlog:
 
         ``extra`` is the allowance for answers; a refused answer causes no `Conversation.room`.
         """
+        return self._order.within(self._has_room, peer, size, extra)
+
+    def _has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
         self._ended_before = self._ended
         if peer.output is not BLOCKED:
             # A long queue of a reading peer only waits for the end of the turn: it is written before a refusal.
-            self._make_room(peer)
+            self._order.flush_one(peer)
             if peer.output is not BLOCKED:
                 return True
         if peer.unweighed >= max(REWEIGH, len(peer.out) // 4):
@@ -151,7 +155,7 @@ class Backlog:
             whole = _whole(piece)
             if len(self._join(peer, whole).holders) == 1 and ended:
                 # It may have cost nothing, being in a queue that was evicted since. The next weighing is exact.
-                self._set(peer, peer.weight + len(whole))
+                self._order.within(self._set, peer, peer.weight + len(whole))
 
     # inside
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from struct import Struct
+from typing import Any, TypeVar
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -35,7 +36,10 @@ from broker.net.zmtp.frames import begin, message, pieces
 #   request that caused it.
 # - A flush ends with the quantum of a turn, and continues in the next one.
 # - Room that peers have after a write within a send is reported behind it, at the next flush: sessions may send to any
-#   peer then, whose message would else pass that of the send.
+#   peer then, whose message would else pass that of the send. For the same reason, sessions that the memory budget
+#   evicts within a send end at the next flush.
+
+T = TypeVar("T")
 
 BETWEEN = 16
 """Connections written between two clock reads: some 50 µs."""
@@ -50,6 +54,7 @@ class FlushOrder:
     """
 
     def __init__(self, turns: Scheduler, clock: IReactorTime, roomy: Callable[[RouterPeer], object]) -> None:
+        self._memory = turns.memory
         self._turns = turns
         self._clock = clock
         self._roomy = roomy
@@ -77,6 +82,8 @@ class FlushOrder:
             self._turns.flush_first()
         end = self._clock.seconds() + TURN
         fanned, answered = self.fanned, self.answered
+        if self._memory.postponed:
+            self._memory.settle()
         for _ in range(len(self._relieved)):
             self._roomy(self._relieved.popleft())
         count = BETWEEN
@@ -104,11 +111,19 @@ class FlushOrder:
 
     def make_room(self, peer: RouterPeer) -> None:
         """Write the output of one peer, as `flush_one` does, within a send."""
+        self.within(self.flush_one, peer)
+
+    def within(self, part: Callable[..., T], *arguments: Any) -> T:
+        """Call a part of a send, which may evict. Returns its result."""
+        memory = self._memory
         before, self._sending = self._sending, True
+        postponing, memory.postponing = memory.postponing, True
         try:
-            self.flush_one(peer)
+            return part(*arguments)
         finally:
-            self._sending = before
+            self._sending, memory.postponing = before, postponing
+            if memory.postponed and not self.scheduled:
+                self.soon()
 
     def relieved(self, peer: RouterPeer) -> None:
         """Report that a peer has room again: now, or behind the present send."""

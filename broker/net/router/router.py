@@ -249,7 +249,7 @@ class Router(ConnectionFactory):
         self._last = 0
         self.order = FlushOrder(turns, clock, self._report_room)
         """Output queued for the end of the turn."""
-        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.memory, self.order.make_room)
+        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.memory, self.order)
         self._fan_out = FanOut(self._peers, self.order, self._backlog, self.memory, sealing)
         self._high_water = self._backlog.limits.messages
         self._idle_check = IdleCheck(clock, self._peers.values, self.answer)

@@ -11,6 +11,7 @@ from broker.core.errors import Reason
 from broker.core.memory_budget import Share
 from broker.net.peer_interfaces import Sent
 from broker.net.router.backlog import ANSWERS, APART, BACKLOG, HIGH_WATER, LARGE
+from tests.net.holders import Holding
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers
 from tests.net.waiting import until
@@ -301,6 +302,23 @@ class Backlogs(Rig):
         self.assertEqual((memory.evicted, server.ends), ({Share.INPUT: 1}, []))
         await until(lambda: server.ends == [2])
         self.assertEqual(self.refusals(Reason.TOO_LARGE), 1)
+
+    async def test_no_session_of_another_listener_ends_within_a_send(self) -> None:
+        server = self.serve(all_sizes=7 * MEBIBYTE, high_water=200)
+        slow = await self.known(server, b"slow")
+        [connection] = server.router.connections
+        for end, option in ((connection.transport.socket, SO_SNDBUF), (slow.raw.socket, SO_RCVBUF)):
+            end.setsockopt(SOL_SOCKET, option, 4_096)
+        memory = server.router.memory
+        unfinished = Holding(memory)
+        unfinished.hold(6 * MEBIBYTE)
+        for _ in range(201):
+            server.router.send(b"slow", [bytes(20_000)])
+        self.assertEqual((memory.evicted, unfinished.evicted), ({Share.INPUT: 1}, False))
+        unfinished.hold(6 * MEBIBYTE + 1)
+        self.assertLess(memory.held, 6 * MEBIBYTE)
+        await until(lambda: unfinished.evicted)
+        self.assertEqual([each.reason for each in unfinished.refusals], [Reason.TOO_LARGE])
 
     async def test_a_slow_peer_delays_no_other(self) -> None:
         server = self.serve(high_water=10)
