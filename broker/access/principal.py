@@ -40,6 +40,11 @@ class Principal:
     credential: str = attrs.field(default="", repr=False)
     request_id: str = attrs.field(default="", eq=False, repr=False)
 
+    @property
+    def payer(self) -> str:
+        """The address that what the peer has stored counts for; empty for a user: see `StoredMemory`."""
+        return "" if self.name else self.address
+
 
 LOGIN = "login"
 """The operation that permits no more than a connection, in order to log in."""

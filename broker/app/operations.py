@@ -209,8 +209,8 @@ class Operations:
         name = topic.encode()
         if is_own(name):
             raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
-        payer = "" if principal.name else principal.address
-        return Published(self._topics().publish(name, (), (_body(text, base64),), wire="http", payer=payer))
+        body = _body(text, base64)
+        return Published(self._topics().publish(name, (), (body,), wire="http", payer=principal.payer))
 
     def call(self, service: str, text: str, base64: bool, seconds: float, principal: Principal) -> Deferred[Reply]:
         """Send a request to a service of MTL, and return its reply."""

@@ -82,7 +82,7 @@ class QueueActs:
         if due is not None:
             delay = max(0.0, due - wall(self._clock))
         space = self._space(host, queue, Side.WRITER, principal)
-        payer = _payer_of(principal)
+        payer = principal.payer
         yield self._ready(space, queue, payer)
         own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
         if principal.name:
@@ -102,7 +102,7 @@ class QueueActs:
     ) -> Generator[Deferred[Any], Any, QueueMessages]:
         """Take messages from a queue."""
         space = self._space(host, queue, Side.READER, principal)
-        yield self._ready(space, queue, _payer_of(principal))
+        yield self._ready(space, queue, principal.payer)
         found = self._queues.present(space, queue)
         return QueueMessages([] if found is None else _Taker(found, count, self._now).taken)
 
@@ -112,7 +112,7 @@ class QueueActs:
     ) -> Generator[Deferred[Any], Any, QueueMessages]:
         """Return messages of a queue, which stay there."""
         space = self._space(host, queue, Side.READER, principal)
-        yield self._ready(space, queue, _payer_of(principal))
+        yield self._ready(space, queue, principal.payer)
         found = self._queues.present(space, queue)
         waiting = found.waiting(count) if found is not None else []
         sizes = accumulate(len(each.body) for each in waiting)
@@ -251,11 +251,6 @@ def _shown(message: Message, now: float, deliveries: int | None = None) -> Queue
         user=user or None,
         id=id,
     )
-
-
-def _payer_of(principal: Principal) -> str:
-    """Return the address that a queue of a caller counts for; empty for a user."""
-    return "" if principal.name else principal.address
 
 
 def _no_queue(name: str) -> Refusal:

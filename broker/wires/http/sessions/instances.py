@@ -315,8 +315,8 @@ class Instances:
         rights = Rights()
         instead_of = None if before is None else before.provider
         self._registry.check(_service(name, 0, offer), rights, instead_of)
-        label, payer = offer.label or f"{name}/{instance}", "" if principal.name else principal.address
-        provider = self._registry.join(label, WIRE, principal.address, owner, payer)
+        label = offer.label or f"{name}/{instance}"
+        provider = self._registry.join(label, WIRE, principal.address, owner, principal.payer)
         try:
             self._registry.offer([_service(name, provider, offer)], rights, instead_of)
         except Refusal:

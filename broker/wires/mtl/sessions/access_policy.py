@@ -71,6 +71,10 @@ class Principal:
     allowed: Permissions
     key: str = ""
 
+    def payer(self, address: str) -> str:
+        """Return the address that what a peer there has stored counts for; empty for a user: see `StoredMemory`."""
+        return "" if self.user else address
+
 
 TITLE = "mtl"
 """The first virtual host, and the sockets of all, as a listener of the users file."""

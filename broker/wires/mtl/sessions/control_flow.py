@@ -269,7 +269,7 @@ class ControlFlow:
             return None
         side = Side.READER if isinstance(asked, wire.ReaderRequest) else Side.WRITER
         try:
-            return profile.prepare(principal, side, asked.resources, "" if principal.user else session.address)
+            return profile.prepare(principal, side, asked.resources, principal.payer(session.address))
         except Exception as error:
             return fail(error)
 

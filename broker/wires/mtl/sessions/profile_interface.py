@@ -99,8 +99,8 @@ class ProfileWriter(Protocol):
 
 
 def payer_of(flow: ProfileReader | ProfileWriter) -> str:
-    """Return the address that what a flow has stored counts for; empty for a user: see `StoredMemory`."""
-    return "" if flow.grant.principal.user else flow.address
+    """Return the address that what a flow has stored counts for; empty for a user."""
+    return flow.grant.principal.payer(flow.address)
 
 
 class DataFlows(Protocol):
