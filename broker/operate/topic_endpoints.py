@@ -131,8 +131,7 @@ def topic_endpoints(streams: TopicStreams) -> list[Endpoint]:
             raise forbidden(call.principal, "subscribe", name)
         if streams.full:
             raise Problem(503, f"there are {MAX_READERS} readers already", Reason.LIMIT, [("Retry-After", "10")])
-        payer = "" if call.principal.name else call.request.address
-        return Stream(partial(streams.add, topic, payer), headers=[("Cache-Control", "no-store")])
+        return Stream(partial(streams.add, topic, call.principal.payer), headers=[("Cache-Control", "no-store")])
 
     return [
         Endpoint(
