@@ -19,22 +19,18 @@ from typing import Any
 from twisted.internet.defer import succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.backoff import Backoff
 from broker.cluster import layout
 from broker.cluster.key_table import Entry
 from broker.cluster.layout import Foreign
 from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterMemory
 from broker.core.cluster.cluster_interfaces import Key, Registration
-from broker.core.disk import RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.disk import RETRY
 from broker.core.turns import Turns
 
 INTERVAL = 0.5
 """Seconds from a change to its write, and between two writes: what changes more often is written once. A broker that is
 killed within this time does not have the change in its record."""
-
-RETRY = Backoff(RETRY_SECONDS, RETRY_SECONDS_MOST)
-"""Pause in seconds after a write that failed, however much is still to be written."""
 
 PIECE = 200
 """Registrations in one write at most."""
@@ -144,7 +140,7 @@ class Record:
         self._writing = False
         self._failures += 1
         self._dirty.update(dict.fromkeys(keys))
-        self._schedule(RETRY.after(self._failures))
+        self._schedule(RETRY.after(self._failures))  # however much is still to be written
 
     def _value(self, key: Key) -> str | None:
         """Return what is found of another member at a key."""

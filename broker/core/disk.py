@@ -128,7 +128,8 @@ RETRY_SECONDS = 1.0
 RETRY_SECONDS_MOST = 30.0
 """Longest back-off, in seconds. A disk may be full for hours; writing resumes soon after there is room."""
 
-_BACKOFF = Backoff(RETRY_SECONDS, RETRY_SECONDS_MOST)
+RETRY = Backoff(RETRY_SECONDS, RETRY_SECONDS_MOST)
+"""Back-off of all writes to the disk."""
 
 QUIET_SECONDS = 60.0
 """Seconds after the end of failures in which new ones are not logged."""
@@ -159,7 +160,7 @@ class DiskErrors:
     @property
     def wait(self) -> float:
         """Seconds before the next attempt, after a failure."""
-        return _BACKOFF.after(self.failures)
+        return RETRY.after(self.failures)
 
     def add(self, failure: Failure) -> float:
         """Record a failure. Returns `wait`."""
