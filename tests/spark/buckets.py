@@ -17,6 +17,8 @@ from pyarrow import fs
 from spark.capacity.tables.object_store import ObjectFolder, send
 from tests.patience import PATIENCE
 
+ROOT = Path(__file__).parents[2]
+
 SAID = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 
 LISTING = re.compile(r'"GET /[^/?]+\?(\S*list-type=2\S*) HTTP')
@@ -42,8 +44,8 @@ class Store:
 def store() -> Iterator[Store]:
     """Start a store on a free port."""
     with tempfile.TemporaryFile("w+") as log:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) as server:
+        command = [sys.executable, "-m", "tests.spark.object_server"]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log) as server:
             try:
                 end = time.monotonic() + PATIENCE
                 while (said := SAID.search(_text(log.fileno()))) is None:
