@@ -6,7 +6,7 @@ Rules:
   leaves them. A queue with a single active consumer gives nothing to a get beside it.
 - Get and peek return fewer messages than asked for where their bodies have more than `MAX_BODIES` together.
 - Purge and move concern the messages that no reader has, at the time of the order, in slices of `SLICE`. A move stops
-  where the target has no room; what was moved stays there.
+  where the target has no room, or another broker takes a queue; what was moved stays there.
 - The right at the operator's listener is for queues in the first virtual host. For another host, the user needs the
   right at the listener of that host as well, as a client does; administrators do not.
 - In a cluster, both queues are claimed first, as by a client.
@@ -127,6 +127,7 @@ class QueueActs:
         found = self._queues.present(space, queue)
         if found is None:
             raise _no_queue(queue)
+        # A queue that another broker takes meanwhile has no more messages.
         count = yield self._in_slices(found, math.inf, found.discard)
         return Purged(count)
 
@@ -155,9 +156,12 @@ class QueueActs:
 
         def step() -> bool:
             nonlocal stopped
-            # A new queue of the name, if the target was deleted as unused between two slices.
-            into = to if self._queues.present(space, target) is to else self._queues.open(space, target)
+            if found.given_up:
+                stopped = "another broker has taken the queue"
+                return False
             try:
+                # A new queue of the name, if the target was deleted as unused between two slices.
+                into = to if self._queues.present(space, target) is to else self._queues.open(space, target)
                 return found.move(into, readdressed)
             except Refusal as refusal:
                 stopped = refusal.text
@@ -201,9 +205,7 @@ class QueueActs:
         """
         left = int(min(most, queue.messages - queue.out))
         done = 0
-        while done < left and not queue.given_up:
-            if not step():
-                break
+        while done < left and step():
             done += 1
             if done % SLICE == 0:
                 yield deferLater(self._clock, 0)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from broker.access.rights import AnonymousAccess
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.memory_budget import MemoryLimits
+from broker.core.operator_interfaces import MovedMessages
 from broker.core.queues.ownership import QueueOwnership
 from broker.core.queues.queue_messages import EXPIRES, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
@@ -15,8 +17,9 @@ from broker.core.queues.queues import QUEUE_BYTES, Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
+from broker.wires.mtl.queue_actions import SLICE, QueueActs
 from broker.wires.mtl.sessions import data_flow
-from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
+from broker.wires.mtl.sessions.access_policy import AccessPolicy, ConfirmMode, Side
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import immediately
 from tests.wires.mtl.data_recording import MtlPeer
@@ -275,3 +278,23 @@ def test_a_queue_that_no_one_may_use_is_not_claimed() -> None:
     except Exception as refusal:
         assert "more than 250 bytes" in str(refusal)
     assert set(claims.owners) == {("/", "fine")}
+
+
+@pytest.mark.parametrize(
+    ("taken", "why"),
+    [("other", "the queue other belongs to the broker b"), ("q", "another broker has taken the queue")],
+)
+def test_an_operators_move_over_a_takeover_says_how_many_messages_were_moved(taken: str, why: str) -> None:
+    claims, a, b = cluster()
+    for name in ("q", "other"):
+        assert a.prepared(Side.WRITER, name) is None
+        claims.lasting.add(("/", name))
+    for _ in range(2 * SLICE):
+        a.queues.open("/", "q").put(b"\0", b"x")
+    acts = QueueActs(a.queues, a.ownership, AccessPolicy(("/",), "/", AnonymousAccess()), "/", a.clock)
+    results: list[object] = []
+    acts.move("q", "other", None, None).addBoth(results.append)
+    claims.lasting.discard(("/", taken))
+    moved(claims, a, b, taken)
+    a.clock.advance(0)
+    assert results == [MovedMessages(SLICE, why)]
