@@ -33,6 +33,7 @@ from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
 # - They are found at the start, and are in the log, a reason against readiness and in the table of queues until moved.
 # - A move takes each queue as a client's request does. A queue of another broker, or one that is not durable any more,
 #   is left as it is, with the reason.
+# - A damaged message is left as it is: its content is not what its author sent.
 # - A message leaves the disk once the new store has it: a crash in between repeats some. Order is kept within a queue;
 #   delivery counts begin again, and a message with an id that the new store has got already is not repeated.
 
@@ -90,23 +91,26 @@ class LeftQueues:
             of_queue: dict[Key, list[RestoredMessage]] = {}
             for row in rows:
                 of_queue.setdefault((row.space, living_name(row.name)), []).append(row)
-            for key, messages in of_queue.items():
+            for key, found in of_queue.items():
+                messages = [each for each in found if not each.damaged]
+                if len(messages) < len(found):
+                    reasons[key[1]] = f"{len(found) - len(messages)} of its messages are damaged"
                 while messages:
                     try:
                         ready = ownership.require(*key)
                         if ready is not None:
                             await ready
-                        gone = await self._put(queues, [each for each in messages[:BATCH] if not each.damaged])
+                        gone = await self._put(queues, messages[:BATCH])
                     except Refusal as refusal:
                         reasons[key[1]] = refusal.text
                         break
                     if not gone:
-                        reasons[key[1]] = "its messages are damaged, or could not be written"
+                        reasons[key[1]] = "its messages could not be written"
                         break
                     await in_thread(store.write, Batch([], [], [], [(each.number, each.order) for each in gone], []))
                     moved += len(gone)
                     done = {each.order for each in gone}
-                    messages = [each for each in messages if each.order not in done]
+                    messages = [*(each for each in messages[:BATCH] if each.order not in done), *messages[BATCH:]]
             self._found(await in_thread(store.look, wall(self._clock)))
         except StateError as error:
             raise Refusal(Reason.FAILED, f"the former store of queues cannot be used: {error}") from None

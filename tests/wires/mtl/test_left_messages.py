@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from twisted.internet.task import Clock
@@ -12,7 +14,7 @@ from broker.core.queues.queue_messages import Death
 from broker.core.queues.sqlite_store import DATABASE, QueueStore
 from broker.wires.mtl.codec.data_messages import make_tail
 from broker.wires.mtl.codec.field_table import encode
-from broker.wires.mtl.durable_queues import NAMED, LeftQueues
+from broker.wires.mtl.durable_queues import BATCH, NAMED, LeftQueues
 from broker.wires.mtl.profiles.queue_profile import DELIVER_AT
 from tests.core.queues.farm import DurableFarm, Worker
 from tests.threads import immediately
@@ -104,6 +106,25 @@ def test_an_expired_message_that_is_moved_is_not_delivered(tmp_path: Path) -> No
     assert told == [(1, {})]
     assert worker.got == []
     assert farm.bodies("q.dead") == [b"1"]
+    farm.store.close()
+
+
+def test_messages_behind_many_damaged_ones_are_moved(tmp_path: Path) -> None:
+    former = QueueStore(str(tmp_path / "former"))
+    former.open(NOW)
+    rows = [(each, 1, 0, None, None, make_tail("q"), b"%d" % each) for each in range(1, BATCH + 3)]
+    former.write(Batch([(1, "/", "q")], rows, [], [], []))
+    former.close()
+    with closing(sqlite3.connect(tmp_path / "former" / DATABASE)) as database, database:
+        database.execute("UPDATE message SET body = x'00' WHERE id <= ?", (BATCH,))
+    farm = DurableFarm(str(tmp_path / "present"))
+    left = LeftQueues(str(tmp_path / "former"), farm.clock)
+    results: list[object] = []
+    left.move(farm.queues, Here(), immediately).addBoth(results.append)  # type: ignore[arg-type]
+    farm.commit()
+    assert farm.bodies() == [b"%d" % (BATCH + 1), b"%d" % (BATCH + 2)]
+    assert results == [(2, {"q": f"{BATCH} of its messages are damaged"})]
+    assert f"q ({BATCH})" in left.trouble
     farm.store.close()
 
 
