@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -344,7 +343,7 @@ class QueueOwnership:
         for row in rows:
             queue = self._queues.open(row.space, row.name)
             self._recorder.number(queue)
-            self._queues.restore([attrs.evolve(row, number=queue.number)])
+            self._queues.restore([row])
 
     def _loaded(self, unit: _Unit) -> None:
         unit.state = OwnershipState.HERE

@@ -202,7 +202,8 @@ class Queue:
         message = Message(self, row.order, row.head, row.body, deadline, row.death, payer)
         message.count = row.count
         message.kept = KEPT
-        self.number = row.number
+        # A shared store gives none, and the queue keeps its own: what waits to be written has that number.
+        self.number = row.number or self.number
         if row.damaged:
             self._count_in(message)
             self._die(message, Death.DAMAGED)

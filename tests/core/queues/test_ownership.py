@@ -160,6 +160,31 @@ def test_a_dead_letter_replaces_none_that_is_not_loaded_yet(cluster: Cluster) ->
     assert c.read("q.dead") == [b"rejected", b"short"]
 
 
+def test_a_message_that_dies_while_its_queue_is_loaded_is_not_removed_after_the_queue_was_given_up(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(b"short", ttl=5.0)
+    a.send(*[b"x"] * PIECE_MESSAGES)
+    a.run()
+    cluster.claims.die("a")
+    partly_loaded(b).addErrback(lambda failure: failure.trap(Refusal))
+    b.wait(20)
+    b.thread.work()  # the next piece
+    b.thread.fail(StateUnusable("the server stops"))  # the write of the removal and of the dead letter
+    b.thread.work_all()
+    cluster.claims.set(("/", "q"), "c")
+    cluster.claims.set(("/", "q"), None)
+    ready = b.ownership.require("/", "q")
+    assert ready is not None
+    b.clock.advance(5)  # the next attempt to write follows the claim
+    b.run()
+    assert ready.called
+    b.wait(20)
+    assert b.read("q.dead") == [b"short"]
+
+
 def test_deliveries_and_deaths_go_along(cluster: Cluster) -> None:
     settings = QueueSettings(durable=True, max_deliveries=2)
     a, b = cluster.broker("a", settings), cluster.broker("b", settings)
