@@ -10,7 +10,14 @@ from zope.interface import implementer
 
 from broker.core.damage import Damage
 from broker.core.model import Verified
-from broker.core.queues.queue_interfaces import Batch, Fenced, ISharedQueueStore, MessagePage, RestoredMessage
+from broker.core.queues.queue_interfaces import (
+    Batch,
+    Fenced,
+    ISharedQueueStore,
+    MessagePage,
+    OutcomeUnknown,
+    RestoredMessage,
+)
 from broker.core.queues.queue_messages import Death, living_name
 
 PAGE = 3
@@ -50,6 +57,8 @@ class FencedStore:
         """The epochs with which this broker took its queues."""
         self._queues: dict[int, tuple[Family, str]] = {}
         """Family and suffix of each queue by number."""
+        self.loses_answer = False
+        """True if the connection is lost after the next transaction."""
 
     def owns(self, family: Family) -> bool:
         """Return True if the broker took the queue, and no other one did since."""
@@ -91,6 +100,7 @@ class FencedStore:
         self._epochs.pop((space, name), None)
 
     def write(self, batch: Batch) -> None:
+        loses_answer, self.loses_answer = self.loses_answer, False
         for number, space, name in batch.queues:
             family = living_name(name)
             self._queues[number] = (space, family), name.removeprefix(family)
@@ -110,6 +120,8 @@ class FencedStore:
                 messages[key] = attrs.evolve(messages[key], count=count)
         for number, order in batch.gone:
             messages.pop(self._key(number, order), None)
+        if loses_answer:
+            raise OutcomeUnknown("the connection is lost")
         for number in batch.queues_gone:
             self._queues.pop(number, None)
 

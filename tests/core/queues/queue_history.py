@@ -12,7 +12,6 @@ from twisted.logger import capturedLogs
 from broker.core.database import StateUnusable
 from broker.core.errors import Refusal
 from broker.core.queues.consumer_ring import Consumer
-from broker.core.queues.queue_interfaces import OutcomeUnknown
 from broker.core.queues.queue_messages import DEAD, Death, Message, QueueSettings, living_name
 from broker.core.queues.queue_recorder import COMMIT_SECONDS
 from broker.core.queues.work_queue import Queue
@@ -125,13 +124,8 @@ class QueueHistory:
         """The connection to the store is lost after a write."""
         jobs = member.broker.thread.jobs
         if jobs and jobs[0][1] == member.store.write:
-            done, write, (batch,) = jobs.pop(0)
-            try:
-                write(batch)
-            except Exception as error:
-                done.errback(error)
-            else:
-                done.errback(OutcomeUnknown("the connection is lost"))
+            member.store.loses_answer = True
+            member.broker.thread.work()
 
     def _tick(self, member: Member, _: str) -> None:
         member.broker.clock.advance(COMMIT_SECONDS)
