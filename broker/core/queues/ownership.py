@@ -16,6 +16,8 @@ Rules:
   consumers, and the messages leave memory. Those of a queue that is not durable are gone.
 - A queue whose messages are on the disk of this broker has a lasting claim, and is never given up. With a shared store
   a lasting claim of a broker that is away does not count.
+- A queue that is durable no longer, and has messages in the shared store, is loaded as a durable one. Their names are
+  read at the start and at each change of the rules.
 - Without a cluster this is used with a shared store only: every claim succeeds at once.
 
 The file is longer than others: its methods are the transitions of the table above.
@@ -125,8 +127,12 @@ class QueueOwnership:
         self._stash: dict[Key, list[RestoredMessage]] = {}
         self._stash_retries: dict[Key, IDelayedCall] = {}
         self._retry: IDelayedCall | None = None
-        self._names_wanted = False
-        """True until the queues in the shared store are known, if all of them are to be claimed."""
+        self._all_wanted = False
+        """True until all queues in the shared store are claimed, if they are to be."""
+        self._names_known = False
+        """True if the queues in the shared store have been read since the last change of the rules."""
+        self._left: set[Key] = set()
+        """Queues of which messages are in the shared store, and that are not durable by the rules."""
         self._failures = 0
         self._stopped = False
         for row in rows:
@@ -140,11 +146,11 @@ class QueueOwnership:
     def start(self, all: bool) -> None:
         """Claim the queues that this broker has messages of; with ``all``, also those in the shared store."""
         self._retry = None
-        self._names_wanted = self._names_wanted or all
+        self._all_wanted = self._all_wanted or all
         for key in list(self._stash):
             self._want_stash(key)
         if self._shared is not None:
-            work = self._shared.names if self._names_wanted else self._shared.probe
+            work = self._shared.probe if self._names_known else self._shared.names
             self._in_thread(work).addCallbacks(self._started, self._not_started)
 
     def stop(self) -> None:
@@ -220,6 +226,13 @@ class QueueOwnership:
         unit = self._units.get((space, living_name(name)))
         return unit is not None and unit.stored
 
+    def use(self) -> None:
+        """Record that the rules of queues have changed: other queues may have messages in the store of durable ones."""
+        if self._shared is not None and not self._stopped:
+            self._names_known = False
+            if self._retry is None:
+                self.start(False)
+
     def made(self, queue: Queue) -> None:
         """Record a new queue in the table."""
         self._units[queue.space, living_name(queue.name)].queues += 1
@@ -251,7 +264,8 @@ class QueueOwnership:
         if len(self._units) >= MAX_QUEUES:
             raise Refusal(Reason.LIMIT, f"this broker has {MAX_QUEUES} queues, and takes no more")
         self._queues.admit(payer, QUEUE_BYTES)
-        unit = self._units[key] = _Unit(key, key in self._stash or self._queues.is_durable(key[1]))
+        stored = key in self._stash or key in self._left or self._queues.is_durable(key[1])
+        unit = self._units[key] = _Unit(key, stored)
         unit.payer = payer
         self._queues.memory.store(payer, QUEUE_BYTES)
         lasting = unit.stored and self._shared is None
@@ -372,10 +386,21 @@ class QueueOwnership:
 
     def _started(self, names: Sequence[Key] | None) -> None:
         self._works()
-        if names is not None:
-            self._names_wanted = False
-        for key in names or ():
-            if not self._stopped:
+        if names is None:
+            return
+        self._names_known = True
+        self._left = {key for key in names if not self._queues.is_durable(key[1])}
+        for key in self._left:
+            unit = self._units.get(key)
+            if unit is not None and not unit.stored:
+                self.log.warn(
+                    "messages of the queue {name}, which is not durable any more, are in the store; they are delivered "
+                    "once it has been unused, and is used again",
+                    name=key[1],
+                )
+        all_wanted, self._all_wanted = self._all_wanted, False
+        for key in names:
+            if all_wanted and not self._stopped:
                 ready = self.require(*key)
                 if ready is not None:
                     ready.addErrback(lambda failure: self.log.info("a queue was not loaded: {why}", why=failure.value))
@@ -485,6 +510,7 @@ class QueueOwnership:
         if self._stopped:
             return
         if self._shared is not None and unit.stored:
+            self._left.discard(unit.key)
             work = self._in_thread(self._shared.release, *unit.key)
             work.addErrback(lambda failure: self._store_failed(str(failure.value)))
         else:

@@ -95,6 +95,9 @@ class QueueGate(Protocol):
     def stores(self, space: str, name: str) -> bool:
         """Return True if messages of the queue may be written to the store."""
 
+    def use(self) -> None:
+        """Record that the rules of queues have changed."""
+
     def made(self, queue: Any) -> None:
         """Record a new queue in the table."""
 

@@ -14,7 +14,7 @@ from broker.core.database import StateUnusable
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.ownership import REQUIRE_SECONDS
 from broker.core.queues.postgres_store import PIECE_MESSAGES
-from broker.core.queues.queue_messages import QueueSettings
+from broker.core.queues.queue_messages import EXPIRES, QueueSettings
 from broker.core.queues.queues import QUEUE_BYTES
 from broker.core.queues.sqlite_store import QueueStore
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
@@ -571,6 +571,66 @@ def test_a_queue_that_is_not_durable_is_owned_too_and_needs_no_store(cluster: Cl
         assert (a.queues.messages, a.queues.bytes) == (0, 0)
     finally:
         cluster.postgres.start()
+
+
+def left_in_the_store(cluster: Cluster) -> None:
+    """Messages of a durable queue, and of its dead-letter queue, whose broker is gone."""
+    a = cluster.broker("a")
+    assert a.ask() is None
+    a.send(b"1", b"2", b"3")
+    worker = Worker(1)
+    consumer = a.consume(worker)
+    a.queue().leave(consumer)
+    a.reject(worker)
+    a.run()
+    cluster.claims.die("a")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_messages_in_the_store_are_served_if_their_queue_is_durable_no_more(cluster: Cluster, alone: bool) -> None:
+    left_in_the_store(cluster)
+    b = cluster.broker("b", QueueSettings())
+    b.ownership.start(alone)
+    b.run()
+    if not alone:
+        assert b.ask() is None
+    assert b.load() == (2, 0)
+    assert b.queue().put(b"head", b"4")
+    assert (b.read(), b.read("q.dead")) == ([b"2", b"3", b"4"], [b"1"])
+    assert cluster.stored() == []
+    b.wait(EXPIRES + 1)
+    b.run()
+    cluster.postgres.stop()
+    try:
+        assert b.ask() is None, "it needs no store again"
+    finally:
+        cluster.postgres.start()
+
+
+def test_messages_in_the_store_are_served_if_a_reload_makes_their_queue_not_durable(cluster: Cluster) -> None:
+    b = cluster.broker("b")
+    b.ownership.start(False)
+    b.run()
+    left_in_the_store(cluster)
+    b.queues.use([])
+    b.run()
+    assert b.ask() is None
+    assert (b.read(), b.read("q.dead")) == ([b"2", b"3"], [b"1"])
+
+
+def test_messages_in_the_store_are_reported_if_their_queue_was_claimed_before_they_were_known(cluster: Cluster) -> None:
+    left_in_the_store(cluster)
+    b = cluster.broker("b", QueueSettings())
+    assert b.ask() is None
+    assert b.load() == (0, 0)
+    with capturedLogs() as events:
+        b.ownership.start(False)
+        b.run()
+    assert [event["name"] for event in events if event["log_level"] is LogLevel.warn] == ["q"]
+    b.wait(EXPIRES + 1)
+    b.run()
+    assert b.ask() is None
+    assert b.read() == [b"2", b"3"]
 
 
 def test_a_stopped_broker_answers_what_waits(cluster: Cluster) -> None:
