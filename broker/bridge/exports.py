@@ -54,7 +54,7 @@ BATCH_BYTES = 256 * 1024
 WIRE = "bridge"
 """The wire of received services."""
 
-KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED)
+KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.RELABELLED)
 """The changes of the registry that concern bridges."""
 
 SERVICES, GONE, LOADS = b"SERVICES", b"GONE", b"LOADS"
@@ -131,12 +131,16 @@ class Exports:
     def changed(self, change: Change) -> None:
         """Follow a change of the registry of one of `KINDS`."""
         service = change.subject
-        if not self._open or not isinstance(service, Service):
+        if not self._open:
             return
-        if change.kind is not Kind.WITHDRAWN:
+        if not isinstance(service, Service):
+            # Of a provider: its label is a part of the value of each of its services.
+            for each in self._registry.services_of(change.provider):
+                self._offer(each)
+        elif change.kind is Kind.WITHDRAWN:
+            self._gone(ident_of(service))
+        else:
             self._offer(service)
-            return
-        self._gone(ident_of(service))
 
     def _gone(self, ident: str) -> None:
         """Withdraw a service at the other side, if it has it."""

@@ -289,14 +289,15 @@ class Imports:
         self._judge(self._shown[origin])
 
     def _same(self, shown: _Shown, best: Route) -> bool:
-        """Return True if the registered service is that of a route, or could become it by a change of its info. Raises
-        `Refusal` if that change is refused."""
+        """Return True if the registered service is that of a route, or became it by a change of its info, or of its
+        provider's label. Raises `Refusal` if that change is refused."""
         old = attrs.evolve(shown.route.service, provider=shown.provider)
         new = attrs.evolve(best.service, provider=shown.provider)
-        if attrs.evolve(old, info=new.info) != new or shown.route.label != best.label:
+        if attrs.evolve(old, info=new.info) != new:
             return False
         if old != new:
             self._registry.amend(new)
+        self._registry.relabel(shown.provider, best.label)
         return True
 
     def _show(self, origin: Origin, route: Route) -> None:

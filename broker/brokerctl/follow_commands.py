@@ -417,7 +417,7 @@ def _since(context: click.Context, parameter: click.Parameter, value: str | None
 
 since_option = click.option("--since", metavar="EPOCH-REVISION", callback=_since, help="Begin after that revision.")
 
-KINDS = ("joined", "left", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown")
+KINDS = ("joined", "left", "relabelled", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown")
 
 
 def selecting_changes(command: Any) -> Any:

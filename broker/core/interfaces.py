@@ -51,7 +51,7 @@ class IRegistry(Interface):
 
     unnumbered: int = Attribute(
         "Number of changes so far that have no revision, since no watcher needs them: of the reason of a check whose "
-        "state stays, of the label or broker of a provider, and of the order of its services."
+        "state stays, of the broker of a provider, and of the order of its services."
     )
 
     epoch: int = Attribute(
@@ -67,7 +67,7 @@ class IRegistry(Interface):
         """
 
     def relabel(provider: int, label: str) -> None:
-        """Change the label of a provider."""
+        """Change the label of a provider. Watchers are notified if it differs."""
 
     def leave(provider: int, why: str = ...) -> None:
         """Remove a provider and withdraw all its services. No-op for one that left already.

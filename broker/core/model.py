@@ -275,6 +275,7 @@ class Kind(enum.StrEnum):
 
     JOINED = "joined"
     LEFT = "left"
+    RELABELLED = "relabelled"
     OFFERED = "offered"
     WITHDRAWN = "withdrawn"
     AMENDED = "amended"
@@ -287,10 +288,10 @@ class Kind(enum.StrEnum):
 class Change(NamedTuple):
     """One change of the registry. Each change raises the revision by one.
 
-    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and the
-    label of the provider for JOINED and LEFT. AMENDED never changes the endpoint of a service. CHECKED, HIDDEN and
-    SHOWN have the `Service` too: the state of its health check has changed; finds leave it out from now on; finds
-    include it again. A hidden service may be withdrawn without being shown again.
+    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, the
+    label of the provider for JOINED and LEFT, and its new one for RELABELLED. AMENDED never changes the endpoint of a
+    service. CHECKED, HIDDEN and SHOWN have the `Service` too: the state of its health check has changed; finds leave it
+    out from now on; finds include it again. A hidden service may be withdrawn without being shown again.
 
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
     ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.

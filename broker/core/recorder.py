@@ -62,7 +62,7 @@ MAX_ID = 2**53 - 2**40
 """Limit of ids that are derived from the clock. If that is wrong by centuries, numbers that JSON represents exactly
 remain for counting."""
 
-_STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
+_STORED = (Kind.JOINED, Kind.LEFT, Kind.RELABELLED, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
 """Kinds of changes that are written. Loads are frequent, and outdated by the time of a restart."""
 
 

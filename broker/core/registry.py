@@ -188,8 +188,10 @@ class Registry:
 
     def relabel(self, provider: int, label: str) -> None:
         member = self._members[provider]
-        self.unnumbered += member.label != label[:MAX_TEXT]
-        member.label = label[:MAX_TEXT]
+        label = label[:MAX_TEXT]
+        if member.label != label:
+            member.label = label
+            self._notify([self._watches.record(Kind.RELABELLED, provider, label)])
 
     def leave(self, provider: int, why: str = "left") -> None:
         member = self._members.pop(provider, None)

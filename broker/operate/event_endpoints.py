@@ -50,7 +50,9 @@ SEARCHED = 2_000
 
 _PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
 
-KindName = Literal["joined", "left", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown"]
+KindName = Literal[
+    "joined", "left", "relabelled", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown"
+]
 
 
 class EventPosition(NamedTuple):
@@ -79,8 +81,7 @@ class EventsQuery(WatchQuery):
     """The query of recent events.
 
     Without ``since``, the newest events are returned; with a pattern, those of the newest 2,000. ``kinds`` and
-    ``pattern`` select events; the pattern matches the name of a service, or the label of a provider that joins, leaves
-    or reports a load.
+    ``pattern`` select events; the pattern matches the name of a service, or for a change of a provider its label.
     """
 
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="events of the answer")] = PAGE

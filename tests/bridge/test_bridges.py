@@ -268,6 +268,17 @@ def test_changes_of_a_service_travel() -> None:
     assert rig["b"].registry.providers() == []
 
 
+def test_a_change_of_a_label_travels() -> None:
+    rig = Rig("ab", "bc", hops=2)
+    id = rig["a"].offer("bank")
+    rig.wait()
+    before = [rig[site].found()["bank"].provider for site in "bc"]
+    rig["a"].registry.relabel(id, "other")
+    rig.wait()
+    assert [rig[site].found()["bank"].provider for site in "bc"] == before
+    assert [provider.label for site in "bc" for provider in rig[site].registry.providers()] == ["other", "other"]
+
+
 @pytest.mark.parametrize("tags", [("v2",), ("v1",)], ids=["tags", "way"])
 def test_a_service_that_is_registered_anew_keeps_its_load(tags: tuple[str, ...]) -> None:
     """By a change that needs that, or later, by another way."""

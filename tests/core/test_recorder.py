@@ -169,6 +169,14 @@ class RecorderTests(SynchronousTestCase):
         run.flush()
         assert self.remembered(run) == {provider: ["s98", "s99"]}
 
+    def test_the_last_label_of_a_provider_is_remembered(self) -> None:
+        run = self.run_
+        provider = run.join("bank")
+        run.flush()
+        run.registry.relabel(provider, "other")
+        run.flush()
+        assert [each.label for each in self.after_a_kill(run).providers] == ["other"]
+
     # ids of a start
 
     def test_ids_of_a_start_are_above_those_of_all_earlier_ones_whatever_the_state_directory_has(self) -> None:

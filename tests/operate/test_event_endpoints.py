@@ -115,6 +115,17 @@ def test_a_watcher_gets_each_change_once_within_an_interval(farm: Events) -> Non
     ]
 
 
+def test_a_change_of_a_label_is_an_event(farm: Events) -> None:
+    provider = farm.join("bank-1", "bank")
+    browser = farm.open()
+    farm.registry.relabel(provider, "bank-1")
+    farm.registry.relabel(provider, "bank-2")
+    farm.flush()
+    assert [(each["kind"], each["provider"], each["label"]) for each in browser.seen] == [
+        ("relabelled", provider, "bank-2")
+    ]
+
+
 def test_an_event_has_no_secret(farm: Events) -> None:
     browser = farm.open()
     provider = farm.join("bank-1")

@@ -123,9 +123,6 @@ def test_a_change_without_a_revision_makes_a_copy_old(farm: ApiFarm, site: Site)
     assert tag_of("services") == refused
     farm.registry.set_check(bank, Check(CheckState.FAILING, "no answer within 5 s", 0.0))
     assert site.response("GET", "/v1/services", if_none_match=refused).status == 200
-    loads = tag_of("loads")
-    farm.registry.relabel(bank.provider, "bank-2")
-    assert site.response("GET", "/v1/loads", if_none_match=loads).status == 200
     assert farm.registry.revision == revision
 
 

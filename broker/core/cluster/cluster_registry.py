@@ -183,8 +183,10 @@ class ClusterRegistry(Registry):
 
     def relabel(self, provider: int, label: str) -> None:
         self._refuse_foreign(provider)
+        before = self._members[provider].label
         super().relabel(provider, label)
-        if self.own_registrations is not None:
+        entry = self._members.get(provider)
+        if self.own_registrations is not None and entry is not None and entry.label != before:
             for item in self._latest(provider):
                 self.own_registrations.refreshed(item.key)
 
@@ -508,7 +510,9 @@ class ClusterRegistry(Registry):
             self._take(key)
             return
         entry = holding.entry
-        self.unnumbered += (entry.label, entry.broker) != (provider.label, provider.broker)
+        self.unnumbered += entry.broker != provider.broker
+        if entry.label != provider.label and entry.id in self._members:
+            step.changes.append(self._watches.record(Kind.RELABELLED, entry.id, provider.label))
         entry.label, entry.address, entry.broker = provider.label, provider.address, provider.broker
         entry.owner = provider.owner
         self._set_load(entry, provider.load, provider.details, step)

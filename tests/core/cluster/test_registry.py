@@ -157,6 +157,20 @@ def test_a_new_value_is_told_as_its_difference() -> None:
     assert list(rig.registry.ids()) == []
 
 
+def test_a_new_label_is_told_once_and_not_to_those_who_want_own_ones() -> None:
+    rig = Rig()
+    rig.registry.mirror(other(7, ("chat", "h:1"), ("mail", "h:2")))
+    mine = rig.join(("chat", "h:3"))
+    rig.changes.clear()
+    rig.own.clear()
+    for _ in range(2):
+        rig.registry.mirror(other(7, ("chat", "h:1"), ("mail", "h:2"), label="new"))
+        rig.registry.relabel(mine, "mine")
+    told = [(each.kind, each.provider, each.subject) for each in rig.changes]
+    assert told == [(Kind.RELABELLED, 7, "new"), (Kind.RELABELLED, mine, "mine")]
+    assert [each.provider for each in rig.own] == [mine]
+
+
 def test_loads_are_told_once_each_and_not_to_those_who_want_own_ones() -> None:
     rig = Rig()
     own: list[int] = []

@@ -11,7 +11,7 @@ const MOST = 15_000;
 /** Milliseconds of silence after which the connection counts as lost: the broker sends a comment more often. */
 const SILENCE = 60_000;
 /** The kinds of changes besides reports of load. */
-export const KINDS = ["joined", "left", "offered", "withdrawn", "amended", "checked", "hidden", "shown"];
+export const KINDS = ["joined", "left", "relabelled", "offered", "withdrawn", "amended", "checked", "hidden", "shown"];
 
 /**
  * The stream. Events:

@@ -308,8 +308,8 @@ MAX_SUMMON = 4_608
 """Maximum size of a body that is decoded, in bytes: a table of two integers, and a filter of the maximum length."""
 
 OF_SERVICES = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)
-OF_LOADS = (Kind.JOINED, Kind.LEFT, Kind.LOAD)
-OF_LOADS_OF_SERVICE = (Kind.OFFERED, Kind.WITHDRAWN, Kind.HIDDEN, Kind.SHOWN, Kind.LOAD)
+OF_LOADS = (Kind.JOINED, Kind.LEFT, Kind.RELABELLED, Kind.LOAD)
+OF_LOADS_OF_SERVICE = (Kind.OFFERED, Kind.WITHDRAWN, Kind.HIDDEN, Kind.SHOWN, Kind.RELABELLED, Kind.LOAD)
 """The kinds of changes that make events of a resource."""
 
 _STEP = {

@@ -259,7 +259,7 @@ class RegistryProfile(Profile):
         if resource != LOADS:
             self._loads_of.add(resource.removeprefix(LOAD))
         if self._load_watch is None:
-            self._load_watch = self._registry.watch(self._load_changed, (Kind.JOINED, Kind.LEFT, Kind.LOAD))
+            self._load_watch = self._registry.watch(self._load_changed, entries.OF_LOADS)
 
     def _entries(self, resource: str, reading: RegistryReading) -> Iterable[Service | Load | int]:
         """Return the entries of a resource. Of ``load/NAME`` they are the ids of providers."""
@@ -395,7 +395,7 @@ class RegistryProfile(Profile):
         kind, provider = change.kind, change.provider
         if LOADS in self._views:
             self._send_load(LOADS, change, new=kind is Kind.JOINED, gone=kind is Kind.LEFT)
-        if kind is not Kind.LOAD or not self._loads_of:
+        if kind in (Kind.JOINED, Kind.LEFT) or not self._loads_of:
             return
         known = self._registry.provider(provider)
         for name in {service.name for service in known.services} if known is not None else ():

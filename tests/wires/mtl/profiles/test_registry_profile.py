@@ -263,6 +263,19 @@ def test_the_loads_of_those_who_offer_a_service(farm: RegistryFarm) -> None:
     assert loads(got(reader)) == [*expected, ("down", other, None)]
 
 
+def test_loads_show_a_change_of_a_label(farm: RegistryFarm) -> None:
+    one = farm.provider(service("bank"))
+    epoch, revision = farm.core.epoch, farm.core.revision
+    readers = [farm.watching("load"), farm.watching("load/bank"), farm.watching("load/post")]
+    farm.core.relabel(one, "other")
+    entry = {"type": "loaddesc", "label": "other", "load": 0.0, "provider": one}
+    assert [[each.json for each in got(reader)] for reader in readers] == [[entry], [entry], []]
+    body = field_table.encode({"epoch": epoch, "revision": revision})
+    for resource in ("load", "load/bank"):
+        synced, missed = summon(farm.reader(resource), resource, body=body)
+        assert (missed.json, synced.event) == (entry, "synced")
+
+
 def test_a_provider_is_gone_from_the_loads_of_a_service_with_its_last_protocol(farm: RegistryFarm) -> None:
     one = farm.provider(service("bank"), service("bank", protocol="udp"))
     reader = farm.watching("load/bank")
