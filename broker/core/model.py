@@ -290,8 +290,9 @@ class Change(NamedTuple):
 
     ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, the
     label of the provider for JOINED and LEFT, and its new one for RELABELLED. AMENDED never changes the endpoint of a
-    service. CHECKED, HIDDEN and SHOWN have the `Service` too: the state of its health check has changed; finds leave it
-    out from now on; finds include it again. A hidden service may be withdrawn without being shown again.
+    service. CHECKED, HIDDEN and SHOWN have the `Service` too: the state of its health check has changed, or whether it
+    comes last in finds; finds leave it out from now on; finds include it again. A hidden service may be withdrawn
+    without being shown again.
 
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
     ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.

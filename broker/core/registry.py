@@ -625,6 +625,7 @@ class Registry:
         """Put a service in its place by its present check, after ``before``. Returns the changes to announce."""
         now = self.check_of(service)
         state = _state(now)
+        first = same.judgement(service) is Policy.SHOW
         if state is CheckState.DOUBTFUL:
             # Never hidden: that takes a failure. The policy of its rule matters unless the whole provider is in doubt.
             shown = policy is Policy.SHOW and service.provider not in self._doubts
@@ -633,7 +634,8 @@ class Registry:
             same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
         self._note(same)
         changes = []
-        if state is not _state(before):
+        # Another policy alone changes the place, too, which watchers keep.
+        if state is not _state(before) or first is not (same.judgement(service) is Policy.SHOW):
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
         elif now is not None and before is not None and now.reason != before.reason:
             self.unnumbered += 1

@@ -81,6 +81,19 @@ def test_changes_tell_the_state_and_what_is_hidden():
     assert registry.changes_since(registry.epoch, before, (Kind.HIDDEN, Kind.SHOWN)) == [seen[2], seen[4]]
 
 
+@pytest.mark.parametrize("policy", [Policy.LAST, Policy.HIDE])
+def test_a_change_of_the_policy_alone_is_told_if_it_changes_the_order(policy):
+    registry, (first, *_) = farm(3)
+    registry.use_panic(0.1)
+    registry.set_check(first, FAILING, Policy.SHOW)
+    changes = recorded(registry, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)
+    told = (Kind.CHECKED, first, "failing")
+    for now, expected in ((Policy.SHOW, []), (policy, [told]), (policy, []), (Policy.SHOW, [told])):
+        registry.set_check(first, FAILING, now)
+        assert [(each.kind, each.subject, each.why) for each in changes] == expected
+        changes.clear()
+
+
 def test_a_failure_of_most_hides_nothing():
     registry, services = farm(4)
     for service in services[:2]:

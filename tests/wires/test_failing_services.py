@@ -116,6 +116,19 @@ def test_dbp_lists_failing_services_last() -> None:
     assert providers(listed.named("bank")) == providers(listed.all()) == ["a:1", "b:1", "c:1"]
 
 
+@pytest.mark.parametrize("panic", [0.1, 1.0])
+@pytest.mark.parametrize("policy", [Policy.LAST, Policy.HIDE])
+def test_dbp_follows_another_policy_of_a_service_that_fails_already(policy: Policy, panic: float) -> None:
+    farm = ElkoFarm()
+    farm.registry.use_panic(panic)
+    listed = Listed(farm)
+    services = offered(farm, "a:1", "b:1", "c:1")
+    for now in (Policy.SHOW, policy, Policy.SHOW):
+        farm.registry.set_check(services[0], FAILING, now)
+        expected = [each.hostport for each in farm.registry.find("bank", "tcp")]
+        assert providers(listed.named("bank")) == providers(listed.all()) == expected
+
+
 def test_dbp_does_not_list_a_name_whose_services_are_hidden() -> None:
     farm = ElkoFarm()
     farm.registry.use_panic(1.0)
