@@ -39,6 +39,9 @@ MAX_LEVELS = 100
 
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+LINES = {"contentMediaType": "text/plain"}
+"""Mark, in the JSON schema, of a text that is sent as it was typed: its spaces and line ends are part of it."""
+
 Level = Literal["debug", "info", "warn", "error"]
 
 DRAIN_SECONDS = 30.0
@@ -79,7 +82,7 @@ class Say:
     A target that begins with user- is a user: say context-inn We restart at noon.
     """
 
-    text: Annotated[str, Meta(min_length=1, max_length=MAX_SAID)]
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_SAID, extra_json_schema=LINES)]
     context: Annotated[Text | None, Meta(description="The context of a user: only there.")] = attrs.field(
         default=None, metadata={"option": "--in"}
     )
@@ -160,7 +163,7 @@ class Shutdown:
     kill: Annotated[bool, Meta(description="End at once, without closing connections in order.")] = False
 
 
-Body = Annotated[str, Meta(max_length=MAX_BODY)]
+Body = Annotated[str, Meta(max_length=MAX_BODY, extra_json_schema=LINES)]
 Base64 = Annotated[bool, Meta(description="TEXT is the body in base64, for bytes that are no text.")]
 Host = Annotated[Text | None, Meta(description="The virtual host of MTL; the first one without.")]
 Ttl = Annotated[float, Meta(ge=0, le=MAX_TTL)]

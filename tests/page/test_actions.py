@@ -69,6 +69,20 @@ def test_the_first_page_of_the_tutorial_is_done_by_the_page(farm: Farm, tabs: Ta
         dialog.get_by_role("button", name="Close").click()
 
 
+def test_a_message_keeps_its_spaces_and_lines(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url())
+    dialog = page.get_by_role("dialog")
+    text = "  two spaces\n\n\tand lines \n"
+    act(page, "Put into a queue")
+    dialog.get_by_label("Queue", exact=True).fill(" page-lines ")
+    dialog.get_by_label("Text", exact=True).fill(text)
+    dialog.get_by_role("button", name="Put into a queue").click()
+    expect(dialog).to_contain_text("queued")
+    dialog.get_by_role("button", name="Close").click()
+    [found] = farm.call("POST", "/v1/actions/queue-peek", {"queue": "page-lines"})["messages"]
+    assert found["text"] == text
+
+
 def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url(), permitted=(404,))
     act(page, "Launch")

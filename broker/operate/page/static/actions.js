@@ -164,6 +164,9 @@ class Field {
         max: this.schema.maximum,
         value,
       });
+    else if (this.schema.contentMediaType)
+      // An input of one line would lose the line ends of a pasted text.
+      this.input = h("textarea", { ...shared, rows: 4, maxlength: this.schema.maxLength, spellcheck: "false" }, value);
     else
       this.input = h("input", {
         ...shared,
@@ -182,7 +185,7 @@ class Field {
     const { name, input, schema } = this;
     if (this.filled !== undefined) return { [name]: this.filled };
     if (schema.type === "boolean") return input.checked ? { [name]: true } : {};
-    const text = input.value.trim();
+    const text = schema.contentMediaType ? input.value : input.value.trim();
     if (text === "") return {};
     if (schema.type === "number" || schema.type === "integer") return { [name]: Number(text) };
     if (schema.type !== "object") return { [name]: text };
