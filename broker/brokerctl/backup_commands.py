@@ -62,6 +62,12 @@ OMITTED_FOLDERS = frozenset({PurePosixPath(each) for each in (f"{JOURNAL}/open",
 CHUNK = 1 << 20
 """Bytes read at once."""
 
+PAGES = 1_024
+"""Pages of a database that are copied in one step, after which a signal is handled: 4 MiB, some milliseconds."""
+
+LOCKED = 0.25
+"""Seconds of one wait for a locked database, after which a signal is handled."""
+
 MAX_MANIFEST = 64 << 20
 """Upper bound of the manifest's bytes: 500,000 segments of the journal, ten years of them."""
 
@@ -244,16 +250,34 @@ def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
         try:
             # A writer goes on meanwhile: it appends to the write-ahead log.
             with (
-                contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)) as source,
+                contextlib.closing(
+                    sqlite3.connect(f"{path.as_uri()}?mode=rw", LOCKED, isolation_level=None, uri=True)
+                ) as source,
                 contextlib.closing(sqlite3.connect(copy)) as target,
             ):
-                # The callback lets Python handle signals while another process locks the database.
-                source.backup(target, progress=lambda *_: None)
+                _hold_snapshot(source)
+                # The callback lets Python handle signals.
+                source.backup(target, pages=PAGES, progress=lambda *_: None)
                 target.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
             raise Failure(f"{path} cannot be copied: {error}") from None
         with copy.open("rb") as file:
             yield file, os.fstat(file.fileno()).st_size
+
+
+def _hold_snapshot(database: sqlite3.Connection) -> None:
+    """Begin to read a database: a commit between two steps of its copy would begin that anew.
+
+    Waits while another process locks the database. Raises sqlite3.Error.
+    """
+    database.execute("BEGIN")
+    while True:
+        try:
+            database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # its variants have higher bits
+                raise
 
 
 class _Digesting:

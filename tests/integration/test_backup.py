@@ -84,6 +84,44 @@ def test_sigterm_leaves_nothing_beside_the_archive(tmp_path: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+LARGE = 256 * 1024 * 1024
+"""Bytes of a database whose copy takes a while."""
+
+
+def test_a_signal_ends_the_copy_of_a_large_database_in_the_middle(tmp_path: Path) -> None:
+    state, place = tmp_path / "state", tmp_path / "place"
+    state.mkdir()
+    place.mkdir()
+    command = [sys.executable, "-m", "broker.brokerctl", "backup", str(place / "state.tar"), "--state", str(state)]
+    with contextlib.closing(sqlite3.connect(state / "elkobroker.sqlite3", isolation_level=None)) as database:
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("CREATE TABLE t (x)")
+        database.execute("INSERT INTO t VALUES (zeroblob(?))", (LARGE,))
+
+    def copied() -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return sum(each.stat().st_size for each in place.glob(".elkobroker-backup-*/copy"))
+        return 0
+
+    def stopped_in_the_middle() -> bool:
+        with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
+            sizes = [until(copied, "the copy of the database grows")]
+            process.send_signal(signal.SIGSTOP)
+            sizes.append(copied())
+            process.terminate()
+            process.send_signal(signal.SIGCONT)
+            while process.poll() is None:
+                sizes.append(copied())
+        if sizes[1] > LARGE / 2:  # the machine was too busy to look in time
+            return False
+        assert process.returncode == 128 + signal.SIGTERM
+        assert max(sizes) < LARGE
+        return True
+
+    until(stopped_in_the_middle, "a signal in the middle of the copy")
+    assert list(place.iterdir()) == []
+
+
 def test_a_broker_goes_on_from_a_restored_state(made: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
