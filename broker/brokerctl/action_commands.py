@@ -151,11 +151,11 @@ def _act(session: Session, action: Action, parameters: Any, follow: bool) -> int
 
     answer = session.run(work)
     output = session.output
-    about = answer if isinstance(answer, dict) else {}
+    about: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
     if isinstance(about.get("messages"), list):
         return _show_messages(output, action, about)
     if not output.for_people:
-        output.json(answer)
+        output.values(about)
     elif follow:
         _show_end(output, about)
     elif isinstance(about.get("text"), str):
@@ -222,7 +222,7 @@ def scale(context: click.Context, service: str, launcher: str | None, act: bool,
     answer = session.run(lambda client: _scale(client, service, launcher or service, act, scale_in, most))
     output = session.output
     if not output.for_people:
-        output.json(answer)
+        output.values(answer)
         return
     acts = [f"launch {launcher or service}"] * answer["launch"]
     acts += [f"withdraw {service} of provider {provider}" for provider in answer["withdraw"]]

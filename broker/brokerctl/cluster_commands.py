@@ -72,7 +72,7 @@ def cluster(context: click.Context) -> int | None:
     output = session.output
     degraded = rows(about, "degraded")
     if not output.for_people:
-        output.json({**about, "queues": owned, "etcd": etcd})
+        output.values({**about, "queues": owned, "etcd": etcd})
     elif about.get("clustered") is not True:
         output.note("this broker runs alone: its configuration has no etcd")
     else:

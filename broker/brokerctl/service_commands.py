@@ -229,7 +229,7 @@ def offer(
 
     def show(answer: Mapping[str, Any]) -> None:
         if not output.for_people:
-            output.json(answer)
+            output.values(answer)
             return
         until = f"for {given['ttl']:g} s" if once else "until Ctrl-C"
         output.say(f"{name} is offered at {address} {until}, as provider {answer.get('provider')}", "green")

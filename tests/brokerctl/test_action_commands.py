@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -40,6 +41,56 @@ def test_an_action_is_sent_and_its_answer_told(server: Server, words: list[str],
     assert server.last.body == body
     assert server.last.headers["content-type"].startswith("application/json")
     assert json.loads(ctl("--url", server.url, *words, "--json").stdout) == {"text": "it is \x1b done"}
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "answer", "rows"),
+    [
+        (
+            ["shutdown", "-y"],
+            "POST /v1/actions/shutdown",
+            {"text": "it ends,\nat once"},
+            [["text"], ["it ends,\\nat once"]],
+        ),
+        (
+            ["pub", "news", "hi"],
+            "POST /v1/actions/publish",
+            {"subscribers": 3, "meta": None},
+            [["subscribers", "meta"], ["3", ""]],
+        ),
+        (
+            ["log", "info"],
+            "POST /v1/actions/log",
+            {"level": "info", "modules": {"a": "debug"}},
+            [["level", "modules"], ["info", '{"a":"debug"}']],
+        ),
+        (
+            ["scale", "bank"],
+            "GET /v1/plan/bank/replicas",
+            {"has": 2, "replicas": 2, "made": "now"},
+            [["has", "replicas", "made", "launch", "withdraw", "dry_run"], ["2", "2", "now", "0", "", "true"]],
+        ),
+        (
+            ["offer", "bank", "h:1", "--once"],
+            "PUT /v1/services/bank/h:1",
+            {"provider": 7, "expires": None},
+            [["provider", "expires"], ["7", ""]],
+        ),
+        (
+            ["cluster"],
+            "GET /v1/cluster",
+            {"clustered": False, "degraded": []},
+            [["clustered", "degraded", "queues", "etcd"], ["false", "", "", ""]],
+        ),
+    ],
+)
+def test_an_answer_is_a_row_of_csv(
+    server: Server, words: list[str], path: str, answer: object, rows: list[list[str]]
+) -> None:
+    method, _, where = path.partition(" ")
+    server.answer(where, answer, method)
+    result = ctl("--url", server.url, *words, "-o", "csv")
+    assert (result.exit_code, list(csv.reader(io.StringIO(result.stdout)))) == (0, rows)
 
 
 def test_an_action_that_is_refused_is_told(server: Server) -> None:
