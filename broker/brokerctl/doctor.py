@@ -196,7 +196,11 @@ SECRETS = (
     *("password_file", "queue_store_password_file", "passphrase_file", "secret_file", "secret_key_file"),
     *("access.file", "cluster.key", "key"),
 )
-"""Keys whose files are secrets, and may not be read by all users of the machine. ``key`` is that of an endpoint."""
+"""Keys whose files are secrets, and may not be read by all users of the machine. ``key`` is that of an endpoint.
+
+`broker.config.key.secret_files` yields them from their declarations, which a program without the daemon lacks: a test
+compares the two.
+"""
 
 CERTIFICATES = ("certificate", "cluster.ca")
 """Keys whose files are certificates."""

@@ -197,11 +197,12 @@ class Cluster(Settings):
         path=True,
         example="broker.pem",
     )
-    key: str | None = setting(None, "Key of the client certificate.", path=True, example="broker.key")
+    key: str | None = setting(None, "Key of the client certificate.", path=True, secret_file=True, example="broker.key")
     passphrase_file: str | None = setting(
         None,
         "File that has the passphrase of the key on its only line. By default the key has none.",
         path=True,
+        secret_file=True,
         example="broker.passphrase",
     )
     user: str | None = setting(None, "User of etcd.", check=_user, example="broker")

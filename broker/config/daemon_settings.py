@@ -313,6 +313,7 @@ class Access(Settings):
         "none, is taken at a start.",
         replaceable=FIRST_OR_LAST,
         path=True,
+        secret_file=True,
         example="users.toml",
     )
     audit: str | None = key(

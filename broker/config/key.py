@@ -47,6 +47,7 @@ class Key:
       before, or is none now: the reason, for operators.
     - ``secret``: the value is not shown.
     - ``path``: the value is a path, which becomes absolute; it is relative to the configuration file.
+    - ``secret_file``: the content of the file at the path is a secret.
     - ``holds``: the value is the path of a file that has the value of the key of that name; ``reader`` reads it.
     - ``example``: the value in the example file, where there is no default, or one without meaning.
     """
@@ -59,6 +60,7 @@ class Key:
     replaceable: str = ""
     secret: bool = False
     path: bool = False
+    secret_file: bool = False
     holds: str = ""
     reader: Callable[[Path], str] = files.secret
     example: Any = None
@@ -94,12 +96,13 @@ def key(
     replaceable: str = "",
     secret: bool = False,
     path: bool = False,
+    secret_file: bool = False,
     holds: str = "",
     reader: Callable[[Path], str] = files.secret,
     example: Any = None,
 ) -> T:
     """Declare a key; `Key` has the meaning of the parameters."""
-    declaration = Key(doc, unit, within, check, reload, replaceable, secret, path, holds, reader, example)
+    declaration = Key(doc, unit, within, check, reload, replaceable, secret, path, secret_file, holds, reader, example)
     field: Any = attrs.field(default=default, repr=not secret, metadata={_DECLARATION: declaration})
     return field  # type: ignore[no-any-return]
 
@@ -219,6 +222,16 @@ def reloadable_keys(table: type[attrs.AttrsInstance]) -> Iterator[str]:
             yield from (f"{each.name}.{key}" for key in reloadable_keys(each.table))
         elif each.key.reload:
             yield each.name
+
+
+def secret_files(table: type[attrs.AttrsInstance], here: str) -> Iterator[str]:
+    """Yield the dotted keys of a table that name files with secrets; ``here`` is that of the table."""
+    for each in declared(table):
+        inner = each.entry or each.table
+        if inner is not None:
+            yield from secret_files(inner, f"{here}.{each.name}")
+        elif each.key.holds or each.key.secret_file:
+            yield f"{here}.{each.name}"
 
 
 def is_named(entry: type[attrs.AttrsInstance]) -> bool:

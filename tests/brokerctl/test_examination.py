@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.app.configuration import SCHEMA
 from broker.brokerctl.doctor import SOON, Level, expiry
+from broker.config.key import secret_files
 from tests.access.users import put
 from tests.brokerctl.server import Canned, Server, ctl, page
 from tests.config.certificates import certificate
@@ -153,17 +155,17 @@ def test_files_of_a_configuration_are_examined(tmp_path: Path) -> None:
 
 def test_each_file_with_a_secret_is_examined(tmp_path: Path) -> None:
     ca, key = certificate(tmp_path, "old", days=-1)
-    names = ("a", "b", "c", "d", "e", "f", key.name)
+    keys = [each for section in SCHEMA.sections for each in secret_files(section.values, section.name)]
+    assert {"access.file", "cluster.key", "notify.rules.secret_file", "mtl.secret_key_file"} <= set(keys)
+    names = [*map(str, range(len(keys))), "f", key.name]
     for name in names:
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o604)
     file = tmp_path / "a.toml"
     file.write_text(
-        '[mtl]\nsecret_key_file = "a"\nqueue_store_password_file = "b"\n'
-        '[[notify.rules]]\nsecret_file = "c"\n'
-        f'[cluster]\npassword_file = "d"\npassphrase_file = "e"\nkey = "{key.name}"\nca = "{ca.name}"\n'
-        '[http]\nendpoint = "tls:0:passphrase_file=f"\n'
-        f'[[bridges.to]]\nkey = "{"k" * 40}"\n'
+        "".join(f'{key} = "{number}"\n' for number, key in enumerate(keys))
+        + f'cluster.ca = "{ca.name}"\nbridges.to.key = "{"k" * 40}"\n'
+        f'http.endpoint = "tls:0:key={key.name}:passphrase_file=f"\n'
     )
     _, found = examined("--offline", "--config", file)
     levels = {Path(what).name: level for what, (level, _) in found.items() if Path(what).parent == tmp_path}
