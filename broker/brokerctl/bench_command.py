@@ -19,6 +19,7 @@ from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure as TwistedFailure
 
+from broker.access.identity import joined
 from broker.brokerctl.answers import Exit, Failure
 from broker.brokerctl.command_session import Session, remote, session_of, sleep
 from broker.brokerctl.http_client import Client
@@ -97,12 +98,8 @@ async def connected(reactor: Any, host: str, port: int, timeout: float) -> Pinge
         found: Pinger = await connectProtocol(endpoint, Pinger())
     except (error.ConnectError, error.DNSLookupError) as problem:
         reason = problem.args[-1] if problem.args else problem
-        raise Failure(f"{_shown(host, port)} cannot be reached: {reason}", Exit.UNREACHABLE) from None
+        raise Failure(f"{joined(host, port)} cannot be reached: {reason}", Exit.UNREACHABLE) from None
     return found
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # Latencies of a load test, and their meaning. Pure.
@@ -328,7 +325,7 @@ def _load(
         async def pinger() -> Request:
             return (await connected(reactor, host, port, session.timeout)).ping
 
-        return f"Elko pings to {_shown(host, port)}", pinger
+        return f"Elko pings to {joined(host, port)}", pinger
     path = "/healthz" if target is None else f"/v1/services/{segment(target)}"
 
     async def finder() -> Request:

@@ -37,7 +37,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from broker.access.identity import is_address
+from broker.access.identity import is_address, joined
 from broker.core.checks.check_rules import CheckKind, Outcome, Question
 from broker.core.errors import Reason, Refusal
 from broker.core.rates import Rates
@@ -174,8 +174,7 @@ class ConnectionChecks:
 
     async def _get(self, question: Question, host: str, port: int, endpoint: IStreamClientEndpoint) -> Outcome:
         agent = Agent.usingEndpointFactory(self._reactor, _SameEndpoint(endpoint))
-        shown = f"[{host}]" if ":" in host else host
-        url = f"http://{shown}:{port}{question.rule.path}".encode("ascii")
+        url = f"http://{joined(host, port)}{question.rule.path}".encode("ascii")
         headers = Headers({b"User-Agent": [USER_AGENT], b"Connection": [b"close"]})
         response: Any = await agent.request(b"GET", url, headers)
         response.deliverBody(_NoBody())
