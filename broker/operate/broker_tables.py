@@ -578,4 +578,5 @@ def bridges_view(rows: Callable[[], Iterable[Row]]) -> AnyView:
         rows,
         lambda row: row,
         lambda row: (str(row["name"]),),
+        naming=("error",),
     )

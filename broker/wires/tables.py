@@ -61,6 +61,7 @@ class View(Generic[Item]):
     - ``tagged``: True if the rows change with the registry only: with its revision, or the number of changes without.
     - ``shown``: True if an item is shown to a user with that reading of the registry; None for tables that show nothing
       of the registry.
+    - ``naming``: columns whose texts may name services; only a user who is shown all services gets them.
     - ``filter``: returns the condition on items in the text of a filter; it may raise `Refusal`. None: takes no filter.
     - ``title``: its name as a heading, with the wire as people write it: ``DBP services``. By default the name with a
       capital letter.
@@ -76,6 +77,7 @@ class View(Generic[Item]):
     sums: Sequence[str] = ()
     tagged: bool = False
     shown: Callable[[RegistryReading, Item], bool] | None = attrs.field(default=None, kw_only=True)
+    naming: Collection[str] = attrs.field(default=(), kw_only=True)
     filter: Callable[[str], Callable[[Item], bool]] | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(
         default=attrs.Factory(lambda view: view.name[:1].upper() + view.name[1:], takes_self=True), kw_only=True
@@ -163,6 +165,7 @@ class Scan:
         self._chosen = view.filter(selection.filter) if selection.filter and view.filter is not None else None
         self.total = 0
         self._view = view
+        self._row = view.row if reading.every or not view.naming else self._without_names
         self._selection = selection
         self._reading = reading
         self._end = selection.offset + min(selection.limit, MAX_ROWS)
@@ -172,20 +175,23 @@ class Scan:
     def __iter__(self) -> Iterator[Sequence[Row]]:
         return self._sorted() if self._column else self._unsorted()
 
+    def _without_names(self, item: Any) -> Row:
+        return {name: value for name, value in self._view.row(item).items() if name not in self._view.naming}
+
     def _unsorted(self) -> Iterator[Sequence[Row]]:
         """Yield the rows of the page, and count all others."""
-        view, start = self._view, self._selection.offset
+        start = self._selection.offset
         for items in self._matching():
             first = self.total
             self.total += len(items)
             wanted = items[max(0, start - first) : max(0, self._end - first)]
             for begin in range(0, len(wanted), ROWS):
-                yield [view.row(item) for item in wanted[begin : begin + ROWS]]
+                yield [self._row(item) for item in wanted[begin : begin + ROWS]]
             yield ()
 
     def _sorted(self) -> Iterator[Sequence[Row]]:
         """Sort runs of rows, each cut to what the page can have of it, and yield the page of the merged runs."""
-        column, row = self._column, self._view.row
+        column, row = self._column, self._row
         # Values and items of a run are in two lists: pairs would be objects that the garbage collector has to visit.
         runs: list[tuple[list[object], list[Any]]] = []
         run: list[Pair] = []
@@ -236,7 +242,7 @@ class Scan:
     def _matching(self) -> Iterator[list[Any]]:
         """Yield the items that are selected, in lists of at most `ITEMS`."""
         view = self._view
-        where, row, keys = self._selection.where, view.row, view.keys
+        where, row, keys = self._selection.where, self._row, view.keys
         matches = matcher(self._selection.pattern)
         shown = None if self._reading.every else view.shown
         items = self._items

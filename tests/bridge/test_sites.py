@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import pytest
@@ -193,6 +194,26 @@ def test_three_brokers_in_a_ring(west: Site, east: Site, tmp_path: Path, running
         for name, each in subscribers.items():
             assert [each.hear().rpartition("||")[2] for _ in range(2)] == ["once", "last"], name
         until(lambda: sum(row_of(site)["messages_in"] for site in (east, south)) == 4)
+
+
+def test_the_name_of_a_refused_service_is_shown_to_who_may_find_all(west: Site, east: Site, running: ExitStack) -> None:
+    may = (
+        '[[rights]]\nusers = ["anonymous"]\noperations = ["view"]\nlisteners = ["http"]\n'
+        '[[rights]]\nusers = ["anonymous"]\noperations = ["find"]\nlisteners = ["http"]\nnames = ["shop*"]\n'
+    )
+    (east.folder / "users.toml").write_text(may)
+    (east.folder / "users.toml").chmod(0o600)
+    running.enter_context(west.start(bridge(east, **EVERY)))
+    west.offer("hidden-bank")
+    running.enter_context(east.start(bridge(west, connect=True, **EVERY), more='[access]\nfile = "users.toml"\n'))
+    row = until(lambda: (found := east.bridge("west"))["refused"] and found)
+    assert "error" not in row
+    for query in ("where=error=service 'hidden-bank' is not taken: no pattern or right permits it", "sort=error"):
+        answer = ask(east.daemon, "GET", f"/v1/views/broker/bridges?{quote(query, safe='=')}")[1]
+        assert "hidden-bank" not in str(answer["rows"])
+        assert answer["total"] == (1 if query == "sort=error" else 0)
+    (east.folder / "users.toml").write_text(may.replace("shop*", "*"))
+    until(lambda: "hidden-bank" in east.bridge("west").get("error", ""))
 
 
 def row_of(site: Site) -> dict[str, Any]:
