@@ -1,8 +1,8 @@
 """Programs of the system that tests need: etcd, PostgreSQL, network namespaces, proxies, packaging.
 
 `etc/setup.sh test` installs them. A test that is skipped because a program is missing makes the run fail, unless that
-script has noted that the package cannot be had here; a test that is skipped because the kernel refuses something does
-not. In both cases the last lines of the run say so.
+script has noted that the package cannot be had here; a test that is skipped for another reason does not. The last lines
+of the run have the reason of every skip, but for those that would be the same on any machine.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ ALONE = ("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
 
 MISSING = "missing package"
 REFUSED = "refused by the kernel"
+LACKING = "not of this wire"
+"""The begins of reasons of skips. That of any other skip is shown as it is."""
 
 
 def program(name: str) -> str:
@@ -102,14 +104,15 @@ def noted() -> frozenset[str]:
 
 
 def _skipped(config: pytest.Config, kind: str) -> dict[str, int]:
-    """Return the reasons of a kind with the number of tests that were skipped for each."""
+    """Return the reasons of a kind, "" for those of no kind, with the number of tests that were skipped for each."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     counts: dict[str, int] = {}
     for report in reporter.stats.get("skipped", ()) if reporter is not None else ():
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = text.removeprefix("Skipped: ")
-        if reason.startswith(f"{kind}: "):
-            reason = reason.removeprefix(f"{kind}: ")
+        begin = next((each for each in (MISSING, REFUSED, LACKING) if reason.startswith(f"{each}: ")), "")
+        if begin == kind:
+            reason = reason.removeprefix(f"{begin}: ")
             counts[reason] = counts.get(reason, 0) + 1
     return counts
 
@@ -123,7 +126,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which tests were skipped for want of a package or of a right."""
+    """Say which tests were skipped for want of something that this machine does not have or permit."""
     for reason, count in _skipped(config, MISSING).items():
         if reason.split()[0] in noted():
             terminalreporter.write_line(f"{count} tests skipped: {reason} cannot be installed here", yellow=True)
@@ -132,3 +135,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(sentence, red=True)
     for reason, count in _skipped(config, REFUSED).items():
         terminalreporter.write_line(f"{count} tests skipped: the kernel refuses {reason}", yellow=True)
+    for reason, count in _skipped(config, "").items():
+        terminalreporter.write_line(f"{count} tests skipped: {reason}", yellow=True)

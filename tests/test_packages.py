@@ -1,4 +1,4 @@
-"""A missing package makes a run of the tests fail, unless it cannot be had."""
+"""A missing package makes a run of the tests fail, unless it cannot be had. The last lines of a run name all skips."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ packages.NOTE = Path(__file__).with_name("note")
 
 TESTS = """
 import pytest
-from tests.packages import REFUSED, program
+from tests.packages import LACKING, REFUSED, program
 
 def test_that_passes():
     pass
@@ -31,6 +31,14 @@ def test_that_needs_a_program():
 
 def test_that_needs_a_right():
     pytest.skip(f"{REFUSED}: network namespaces (no)")
+
+@pytest.mark.skipif(True, reason="no Python 9 here")
+@pytest.mark.parametrize("case", [1, 2])
+def test_that_needs_something_else(case):
+    pass
+
+def test_that_would_be_skipped_on_any_machine():
+    pytest.skip(f"{LACKING}: it has no such message")
 """
 
 
@@ -49,8 +57,10 @@ def test_a_skip_for_a_package_fails_the_run_unless_it_cannot_be_had(tmp_path: Pa
     if noted:
         (tmp_path / "note").write_text("other\nno-such-package\n")
     status, output = run(tmp_path)
-    assert "1 passed, 2 skipped" in output
+    assert "1 passed, 5 skipped" in output
     last = output.strip().splitlines()[-4:]
+    assert "2 tests skipped: no Python 9 here" in last
+    assert "no such message" not in output
     if noted:
         assert status == 0
         assert any("1 tests skipped: no-such-package (the program no-such-program) cannot be" in each for each in last)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import MISSING
 from tests.ports import free_port
 
 PASSWORD = "of the broker"
@@ -143,7 +144,7 @@ def _available() -> bool:
 def server(settings: Sequence[str] = ()) -> Iterator[Postgres]:
     """A running server. Skips the test where PostgreSQL is not installed."""
     if not _available():
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+        pytest.skip(f"{MISSING}: postgresql (the programs of its server)")
     postgres = Postgres(settings)
     try:
         yield postgres

@@ -1,7 +1,7 @@
 """The behaviour common to all wires, in neutral terms: each wire is driven through these two roles.
 
 A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. If it lacks a
-behaviour, its role calls `pytest.skip` with the reason.
+behaviour, its role calls `lacking` with the reason.
 
 The file is longer than others: it has the roles of all wires, which are read side by side.
 """
@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 import pytest
 
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
+from tests.packages import LACKING
 from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
 from tests.wires.dns.recording import DnsFarm, code, shown
 from tests.wires.http.recording import Answered, HttpFarm
@@ -22,6 +23,11 @@ from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
 from tests.wires.recording import Client, ElkoFarm, desc
+
+
+def lacking(reason: str) -> NoReturn:
+    """Skip a test of a behaviour that the wire does not have, on any machine."""
+    pytest.skip(f"{LACKING}: {reason}")
 
 
 class Offering(Protocol):
@@ -157,7 +163,7 @@ class Mc0:
         self._farm = Mc0Farm(clock=farm.clock, registry=farm.registry)
 
     def provider(self, label: str) -> NoReturn:
-        pytest.skip("mc0 has no message with which a service or a load could be reported")
+        lacking("mc0 has no message with which a service or a load could be reported")
 
     def seeker(self) -> Seeking:
         return _Mc0Seeking(self._farm.peer("seeker"))
@@ -191,7 +197,7 @@ class _Mc0Seeking:
 
 
 def _no_questions() -> NoReturn:
-    pytest.skip("mc0 has no message with which the registry could be asked: it tells changes, as they happen")
+    lacking("mc0 has no message with which the registry could be asked: it tells changes, as they happen")
 
 
 class Dbp:
@@ -221,7 +227,7 @@ class _DbpOffering:
 
     def offer(self, name: str, hostport: str, **labels: object) -> None:
         if name in self._offered:
-            pytest.skip("in DBP a name is one service: who registers it again takes its own place")
+            lacking("in DBP a name is one service: who registers it again takes its own place")
         host, _, port = hostport.rpartition(":")
         self._offered[name] = self._farm.dealer().registered(name, ip=host, port=int(port), heartbeat=1, **labels)
 
@@ -232,7 +238,7 @@ class _DbpOffering:
         self._peer.send("UoU", T, {"name": self._label, "load": load, **details})
 
     def offer_nowhere(self, name: str) -> NoReturn:
-        pytest.skip("in DBP a service that says no place is at the address that it registers from")
+        lacking("in DBP a service that says no place is at the address that it registers from")
 
     def load_less_than_nothing(self) -> float:
         """A value that makes no sense is as good as none: the last one stays."""
@@ -259,19 +265,19 @@ class _DbpSeeking:
         return dict(self._peer.find(name)[name])
 
     def wait(self, name: str, seconds: int) -> NoReturn:
-        pytest.skip("DBP has no request that waits: it is answered at once")
+        lacking("DBP has no request that waits: it is answered at once")
 
     def waited(self) -> NoReturn:
-        pytest.skip("DBP has no request that waits: it is answered at once")
+        lacking("DBP has no request that waits: it is answered at once")
 
     def loads(self) -> NoReturn:
-        pytest.skip("DBP reports the load of a provider with its services, and has no request for others")
+        lacking("DBP reports the load of a provider with its services, and has no request for others")
 
     def watch(self) -> NoReturn:
-        pytest.skip("DBP has no notices of changes: clients ask again")
+        lacking("DBP has no notices of changes: clients ask again")
 
     def heard(self) -> NoReturn:
-        pytest.skip("DBP has no notices of changes: clients ask again")
+        lacking("DBP has no notices of changes: clients ask again")
 
 
 def _place(listed: dict[str, Any]) -> str:
@@ -361,7 +367,7 @@ class _MtlSeeking:
     def find(self, name: str) -> list[str]:
         entries = self._snapshot(f"service/{name}")
         if len(entries) < sum(service.name == name for service in self._farm.core.services()):
-            pytest.skip("in MTL a service of one provider is one entry: that which was offered last")
+            lacking("in MTL a service of one provider is one entry: that which was offered last")
         return [entry.json["hostport"] for entry in entries]
 
     def described(self, name: str) -> dict[str, object]:
@@ -369,10 +375,10 @@ class _MtlSeeking:
         return dict(entry.json)
 
     def wait(self, name: str, seconds: int) -> NoReturn:
-        pytest.skip("MTL has no request that waits: who waits for a service summons it, as long as it likes")
+        lacking("MTL has no request that waits: who waits for a service summons it, as long as it likes")
 
     def waited(self) -> NoReturn:
-        pytest.skip("MTL has no request that waits: who waits for a service summons it, as long as it likes")
+        lacking("MTL has no request that waits: who waits for a service summons it, as long as it likes")
 
     def loads(self) -> list[float]:
         return [entry.json["load"] for entry in self._snapshot("load") if entry.json["label"] != "seeker"]
@@ -394,7 +400,7 @@ class Dns:
         self._farm = DnsFarm(farm)
 
     def provider(self, label: str) -> NoReturn:
-        pytest.skip("DNS has no message with which a service or a load could be reported")
+        lacking("DNS has no message with which a service or a load could be reported")
 
     def seeker(self) -> Seeking:
         return _DnsSeeking(self._farm)
@@ -414,22 +420,22 @@ class _DnsSeeking:
         return places
 
     def described(self, name: str) -> NoReturn:
-        pytest.skip("DNS shows the address of a service, its label and its protocol")
+        lacking("DNS shows the address of a service, its label and its protocol")
 
     def wait(self, name: str, seconds: int) -> NoReturn:
-        pytest.skip("DNS has no question that waits: it is answered at once")
+        lacking("DNS has no question that waits: it is answered at once")
 
     def waited(self) -> NoReturn:
-        pytest.skip("DNS has no question that waits: it is answered at once")
+        lacking("DNS has no question that waits: it is answered at once")
 
     def loads(self) -> NoReturn:
-        pytest.skip("DNS shows loads as weights of the places of one name, and as no numbers")
+        lacking("DNS shows loads as weights of the places of one name, and as no numbers")
 
     def watch(self) -> NoReturn:
-        pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
+        lacking("DNS reports no changes: a client asks again when the time of an answer is over")
 
     def heard(self) -> NoReturn:
-        pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
+        lacking("DNS reports no changes: a client asks again when the time of an answer is over")
 
 
 class Http:
@@ -501,13 +507,13 @@ class _HttpSeeking:
         return [] if waiting.status == 404 else [each["hostport"] for each in waiting.json["services"]]
 
     def loads(self) -> NoReturn:
-        pytest.skip("the loads of all providers are in the API of operators, which is no part of the wire")
+        lacking("the loads of all providers are in the API of operators, which is no part of the wire")
 
     def watch(self) -> NoReturn:
-        pytest.skip("changes are reported by the API of operators, which is no part of the wire")
+        lacking("changes are reported by the API of operators, which is no part of the wire")
 
     def heard(self) -> NoReturn:
-        pytest.skip("changes are reported by the API of operators, which is no part of the wire")
+        lacking("changes are reported by the API of operators, which is no part of the wire")
 
 
 WIRES: dict[str, Callable[[ElkoFarm], Wire]] = {

@@ -27,7 +27,7 @@ def make_root(folder: Path, packages: str = PACKAGES) -> Path:
     command = [program("mmdebstrap"), "--variant=minbase", f"--include={packages}", RELEASE, str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"{REFUSED}: {' '.join(done.stderr.split()[-20:])}")
+        pytest.skip(f"mmdebstrap makes no Debian here: {' '.join(done.stderr.split()[-20:])}")
     return root
 
 
