@@ -138,8 +138,8 @@ want_axe() {
     echo npm-axe-core >>.venv/missing-packages
 }
 
-# The package of each program that tests need; tests/packages.py has the same list. The programs of PostgreSQL's server,
-# of podman, and those for root are outside an ordinary PATH.
+# The package of each program that tests need; tests/packages.py has the same list. Those of the last line are for `make
+# nightly`. The programs of PostgreSQL's server, of podman, and those for root are outside an ordinary PATH.
 want_packages() {
     missing=$(missing_packages)
     if [ -n "$missing" ] && may_install; then
@@ -161,7 +161,9 @@ missing_packages() {
         systemd-nspawn:systemd-container piuparts:piuparts \
         autopkgtest:autopkgtest buildah:buildah podman:podman podman-compose:podman-compose crun:crun \
         netavark:netavark aardvark-dns:aardvark-dns iptables:iptables unbound:unbound dnsmasq:dnsmasq-base curl:curl gpg:gpg \
-        dig:bind9-dnsutils jq:jq node:nodejs promtool:prometheus systemd-analyze:systemd cc:gcc; do
+        dig:bind9-dnsutils jq:jq node:nodejs promtool:prometheus systemd-analyze:systemd cc:gcc groff:groff-base bash:bash \
+        zsh:zsh fish:fish \
+        reprotest:reprotest diffoscope:diffoscope-minimal; do
         has_program "${each%%:*}" || echo "${each#*:}"
     done
     has_program chromium || has_program chromium-browser || echo chromium

@@ -57,6 +57,10 @@ PACKAGES = {
     "systemd-analyze": "systemd",
     "cc": "gcc",
     "gpg": "gpg",
+    "groff": "groff-base",
+    "bash": "bash",
+    "zsh": "zsh",
+    "fish": "fish",
 }
 """Programs with their packages in Debian."""
 

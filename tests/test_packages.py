@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.packages import PACKAGES
+
 ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "etc" / "setup.sh"
 
 CONFTEST = """
 from pathlib import Path
@@ -40,6 +44,16 @@ def test_that_needs_something_else(case):
 def test_that_would_be_skipped_on_any_machine():
     pytest.skip(f"{LACKING}: it has no such message")
 """
+
+
+OTHERWISE = {"initdb", "prometheus", "java", "chromium"}
+"""Programs that come with another one, and those that the script looks for in ways of their own."""
+
+
+def test_the_script_installs_each_package_that_tests_need() -> None:
+    listed = re.findall(r"([\w-]+):([\w-]+)", SCRIPT.read_text().partition("for each in ")[2].partition("; do")[0])
+    named = {name: package for name, package in PACKAGES.items() if name not in OTHERWISE}
+    assert named.items() <= dict(listed).items()
 
 
 def run(folder: Path) -> tuple[int, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from broker.brokerctl.cli import cli, manual_page
 from tests.brokerctl.server import Canned, Recorded, Server, ctl, page
 from tests.integration.daemon import ROOT
+from tests.packages import program
 from tests.patience import PATIENCE
 
 MANUAL = ROOT / "etc" / "man" / "brokerctl.1"
@@ -60,10 +60,13 @@ def test_the_manual_page_is_current() -> None:
     assert ctl("man").stdout == manual_page(cli)
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
 def test_the_manual_page_is_good_roff() -> None:
     made = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", MANUAL], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [program("groff"), "-man", "-Tutf8", "-ww", MANUAL],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     assert made.stderr == ""
     assert "brokerctl context add" in re.sub(".\b", "", made.stdout)
@@ -74,8 +77,7 @@ def test_completion_is_a_script_of_the_shell(shell: str) -> None:
     result = ctl("completion", shell)
     assert result.exit_code == 0
     assert f"_BROKERCTL_COMPLETE={shell}_complete" in result.stdout
-    if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=result.stdout, text=True, check=True, timeout=PATIENCE)
+    subprocess.run([program(shell), "-n"], input=result.stdout, text=True, check=True, timeout=PATIENCE)
 
 
 def environment(**extra: str) -> dict[str, str]:
