@@ -90,6 +90,18 @@ def test_each_view_is_answered(url: str) -> None:
         assert ctl("--url", url, "views", *name.split()).exit_code == 0
 
 
+def test_a_watch_prints_what_the_page_shows(tmp_path: Path) -> None:
+    [(command, shown)] = re.findall(r"^```console watch\n\$ brokerctl (.*)\n((?:\d.*\n)+)```", PAGE, re.MULTILINE)
+    with Daemon(tmp_path) as daemon:
+        url = f"http://127.0.0.1:{daemon.http_port()}"
+        offered = ctl("--url", url, "offer", "bank", "10.0.0.7:7001", "--once", "--ttl", "600").stdout
+        assert ctl("--url", url, "withdraw", offered.split()[-1], "bank", "--yes").exit_code == 0
+        begin = f"{json.loads(ctl('--url', url, 'events', '--json').stdout)['epoch']}-0"
+        printed = ctl("--url", url, *shlex.split(command), "--since", begin, "--count", "2").stdout
+    times_and_numbers = r"\S+Z +\d+ |(?<=provider=)\d+"
+    assert re.sub(times_and_numbers, "", printed) == re.sub(times_and_numbers, "", shown)
+
+
 def test_the_past_is_watched_without_a_gap(url: str) -> None:
     past = json.loads(ctl("--url", url, "events", "--json").stdout)
     begin, count = f"{past['epoch']}-0", len(past["events"])

@@ -134,6 +134,17 @@ def test_each_command_of_a_page_is_run_by_a_test(page: Path) -> None:
         assert [file for file in files if not shown.search((ROOT / "tests" / str(file)).read_text())] == []
 
 
+CHECKED = "$ twistd elkobroker --config"
+"""The begin of a block below an example of a configuration: `config/test_shipped.py` compares both."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_block_with_commands_bears_the_name_by_which_tests_find_it(page: Path) -> None:
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    nameless = [text for name, text in blocks if not name.startswith(("console", "shell-session"))]
+    assert [text for text in nameless if re.search(r"^\$ ", text, re.MULTILINE) and CHECKED not in text] == []
+
+
 def test_the_files_that_run_commands_exist() -> None:
     files = {*BY_OTHERS.values(), *ELSEWHERE.values()} - {""}
     assert [file for file in files if not (ROOT / "tests" / file).exists()] == []
