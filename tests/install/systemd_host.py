@@ -98,7 +98,7 @@ class SystemdHost:
         clean = [
             "env",
             "-i",
-            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME=/root",
             "LANG=C.UTF-8",
             "DEBIAN_FRONTEND=noninteractive",

@@ -42,6 +42,8 @@ CLUSTERED = "curl .*127.0.0.1:9[123]80|brokerctl --url http://127.0.0.1:9280|kil
 
 ELSEWHERE = {
     "apt install": "install/test_debian_package.py",
+    "make install|systemd-sysusers|cp etc/systemd": "install/test_make_install.py",
+    "systemctl (daemon-reload|enable)": "install/test_make_install.py",
     "brokerctl backup|brokerctl restore|systemctl": "install/test_debian_package.py",
     "brokerctl bridges": "bridge/test_sites.py",
     "brokerctl cluster adopt": "cluster/test_adopt.py",
@@ -51,9 +53,9 @@ ELSEWHERE = {
     "brokerkeys": "test_brokerkeys.py",
     CLUSTERED: "integration/test_console_blocks.py",
     "curl .*/v1/plan/|brokerctl scale": "integration/test_plan.py",
-    "make (install|uninstall)|systemd-sysusers": "install/test_install.py",
+    "make uninstall": "install/test_install.py",
     "make (check|docs|mutants|nightly|packages|plan|release|run|test)": "test_packaging.py",
-    "python -m spark|/opt/elkobroker/bin/pip|cp etc/systemd": "spark/test_command.py",
+    "python -m spark|/opt/elkobroker/bin/pip": "spark/test_command.py",
     "sudo|brokerctl user|twistd": "brokerctl/test_user_commands.py",
     "cd dist|git|gpg|sed": "test_packaging.py",
     "tail -n": "export/test_journal.py",
