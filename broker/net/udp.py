@@ -10,6 +10,8 @@ Rules:
   keeps.
 - One line a minute is logged for each kind of error, whatever peers and networks do.
 - The port is exclusive: neither the address nor the port is shared.
+- At a wildcard address, an answer leaves from the address that was asked. The kernel would choose one by the route to
+  the peer, and resolvers and firewalls discard an answer from an address that they did not ask.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
@@ -49,10 +52,25 @@ _LINUX = sys.platform.startswith("linux")
 
 _SO_RCVBUFFORCE = 33
 _SO_RXQ_OVFL = 40
-"""Linux options without a name in Python."""
+_IP_PKTINFO = 8
+_IPV6_RECVPKTINFO = 49
+"""Linux options without a name in Python, at least on every system."""
 
 _DROPS = 4
 """Bytes of the kernel's drop counter, which wraps to 0 beyond its maximum."""
+
+_REPORT_ASKED = {
+    socket.AF_INET: (socket.IPPROTO_IP, _IP_PKTINFO),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO),
+}
+"""Linux options that report the address to which a datagram was sent, by family. A socket of IPv6 receives datagrams of
+IPv4 as well, and reports their address as a mapped one."""
+
+_IN6_PKTINFO = 20
+"""Bytes of the longer one of both control messages: an IPv6 address and the number of an interface."""
+
+_NOTES = socket.CMSG_SPACE(_DROPS) + socket.CMSG_SPACE(_IN6_PKTINFO)
+"""Bytes of all control messages of a datagram."""
 
 _TOLD = frozenset(
     {
@@ -63,7 +81,17 @@ _TOLD = frozenset(
 )  # fmt: skip
 """Read errors that concern an earlier datagram of the broker (ICMP). More datagrams may follow them."""
 
+_NOT_OURS = frozenset({errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH})
+"""Errors of a source address that the host does not have: which one depends on the family and on the address."""
+
 _Receive = Callable[[bytes, tuple[str, int]], object]
+
+
+class ReturnAddress(tuple[str, int]):
+    """The source of a datagram to a wildcard address: equal to the plain tuple. `UdpSocket.send` answers it from the
+    address that was asked, by the control messages of ``via``."""
+
+    via: list[tuple[int, int, bytes]]
 
 
 @implementer(IReadDescriptor)
@@ -95,6 +123,8 @@ class UdpSocket:
         self._unsent: Counter[str] = Counter()
         self._dropped: int | None = None
         """None if the kernel does not report drops."""
+        self._reports_asked = False
+        """True if the kernel reports the address to which each datagram was sent."""
         self._drops_logged = 0
         """The kernel's drop counter at the last read."""
         self._logged: LogLimit[str] = LogLimit(reactor)
@@ -114,6 +144,7 @@ class UdpSocket:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             self.buffer = _enlarge(opened, self._wanted)
             self._dropped = 0 if _counts_drops(opened) else None
+            self._reports_asked = ip_address(host or "0.0.0.0").is_unspecified and _reports_asked(opened)
             opened.bind((host, port))
             got: int = opened.getsockname()[1]
         except BaseException:
@@ -169,7 +200,10 @@ class UdpSocket:
         turns = self._turns
         self._queued = False
         left = turns.messages()
-        read: Callable[[socket.socket, int], None] = self._read if self._dropped is None else self._read_counting
+        notes = self._reports_asked
+        read: Callable[[socket.socket, int], None] = (
+            self._read_noted if notes or self._dropped is not None else self._read
+        )
         while self._socket is not None:
             try:
                 read(self._socket, min(left, LOOK))
@@ -185,22 +219,32 @@ class UdpSocket:
             if left <= 0 or turns.over():
                 self._queued = self._socket is not None
                 return self._queued
-            read = self._read
+            if not notes:
+                read = self._read
         return False
 
-    def _read_counting(self, opened: socket.socket, count: int) -> None:
-        """Read up to ``count`` datagrams, and take the kernel's drop counter from the first."""
-        data, ancillary, _, source = opened.recvmsg(self._longest + 1, socket.CMSG_SPACE(_DROPS))
-        for level, kind, value in ancillary:
-            if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and self._dropped is not None:
-                drops = int.from_bytes(value, sys.byteorder)
-                by = risen(self._drops_logged, drops)
-                if by:
-                    self._dropped += by
-                    self._drops_logged = drops
-        self._take(data, source)
-        if self._socket is not None:
-            self._read(opened, count - 1)
+    def _read_noted(self, opened: socket.socket, count: int) -> None:
+        """Read up to ``count`` datagrams, and the kernel's notes on the first, or on each at a wildcard address."""
+        noted = count if self._reports_asked else 1
+        for _ in range(noted):
+            data, notes, _, source = opened.recvmsg(self._longest + 1, _NOTES)
+            for level, kind, value in notes:
+                if level == socket.SOL_SOCKET:
+                    if kind == _SO_RXQ_OVFL:
+                        self._note_drops(int.from_bytes(value, sys.byteorder))
+                else:
+                    source = ReturnAddress(source)
+                    source.via = [(level, kind, _from_asked(value))]
+            self._take(data, source)
+            if self._socket is None:
+                return
+        self._read(opened, count - noted)
+
+    def _note_drops(self, drops: int) -> None:
+        by = risen(self._drops_logged, drops)
+        if by and self._dropped is not None:
+            self._dropped += by
+            self._drops_logged = drops
 
     def _read(self, opened: socket.socket, count: int) -> None:
         """Read and handle up to ``count`` datagrams. Raises BlockingIOError if none is left."""
@@ -261,7 +305,10 @@ class UdpSocket:
                 # A name would block the reactor in a lookup. A link-local address may have a scope suffix.
                 socket.inet_pton(self._socket.family, to[0].partition("%")[0])
                 self._numeric = to[0]
-            self._socket.sendto(data, to)
+            if type(to) is ReturnAddress:
+                _send_from_asked(self._socket, data, to)
+            else:
+                self._socket.sendto(data, to)
         except OSError as error:
             kind = "address" if error.errno is None else errno.errorcode.get(error.errno, str(error.errno))
             self._unsent[kind] += 1
@@ -361,6 +408,38 @@ def _counts_drops(opened: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+def _reports_asked(opened: socket.socket) -> bool:
+    """Enable the kernel's notes on the address to which datagrams were sent. Returns True if they are available."""
+    if not _LINUX:
+        return False
+    try:
+        opened.setsockopt(*_REPORT_ASKED[opened.family], 1)
+    except OSError:
+        return False
+    return True
+
+
+def _from_asked(asked: bytes) -> bytes:
+    """Return the control message by which an answer leaves from the address in the one of its question.
+
+    The interface is left to the route, except for a link-local address, which means nothing without one.
+    """
+    if len(asked) == _IN6_PKTINFO:
+        return asked if asked[0] == 0xFE and asked[1] & 0xC0 == 0x80 else asked[:16] + bytes(4)
+    return bytes(4) + asked[4:8] + bytes(4)  # the local address, also where the question went to a broadcast address
+
+
+def _send_from_asked(opened: socket.socket, data: bytes, to: ReturnAddress) -> None:
+    """Send from the address that was asked, or from another one if that is none of this host: a multicast group, or an
+    address that was removed since. Raises OSError."""
+    try:
+        opened.sendmsg((data,), to.via, 0, to)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+        opened.sendto(data, to)
 
 
 def _lose(data: bytes, source: tuple[str, int]) -> None:

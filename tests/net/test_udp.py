@@ -159,6 +159,30 @@ class TestReceiving(Udp):
         self.assertFalse(inbox.socket.send(b"lost", ("localhost", inbox.port)))
         self.assertEqual(peer.recv(64), b"there")
 
+    async def test_at_a_wildcard_address_each_is_answered_from_where_it_was_asked(self) -> None:
+        for host in self.wildcards():
+            inbox, peer = self.inbox(host=host), self.peer()
+            for number in range(2, LOOK * 2):
+                peer.sendto(b"ask", (f"127.0.0.{number}", inbox.port))
+            await until(there_are(LOOK * 2 - 2, inbox.datagrams))
+            for source in inbox.sources:
+                self.assertTrue(inbox.socket.send(b"answer", source))
+            asked = [peer.recvfrom(64)[1] for _ in inbox.sources]
+            self.assertEqual(asked, [(f"127.0.0.{number}", inbox.port) for number in range(2, LOOK * 2)])
+
+    async def test_at_a_wildcard_address_a_broadcast_is_answered_from_an_address_of_the_host(self) -> None:
+        for host in self.wildcards():
+            inbox, peer = self.inbox(host=host), self.peer()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            peer.sendto(b"ask", ("127.255.255.255", inbox.port))
+            await until(there_are(1, inbox.datagrams))
+            self.assertTrue(inbox.socket.send(b"answer", inbox.sources[0]))
+            self.assertEqual(peer.recvfrom(64), (b"answer", inbox.address))
+
+    def wildcards(self) -> list[str]:
+        """The wildcard addresses of this machine; that of IPv6 takes datagrams of IPv4 besides."""
+        return ["0.0.0.0", "::"] if socket.has_dualstack_ipv6() else ["0.0.0.0"]
+
     async def test_many_datagrams_keep_their_order_over_many_quanta(self) -> None:
         inbox, peer = self.inbox(), self.peer()
         sent = [b"%d" % number for number in range(MANY * 4)]

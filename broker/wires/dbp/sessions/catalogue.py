@@ -230,8 +230,10 @@ class Catalogue:
         had that form."""
         self._heard(entry)
         entry.form = form
-        if source is not None and entry.source != source:
-            self._move(entry, source)
+        if source is not None:
+            if entry.source != source:
+                self._move(entry, source)
+            entry.source = source  # an equal one may have asked another address of the broker, which answers it
         if not entry.contract:
             entry.contract = True
             self._amend(entry)
