@@ -212,9 +212,12 @@ class Invalid(Malformed):
 
 
 class Denied(Malformed):
-    """A registration or an update to deny. ``text`` is the reason to send, with a time in ``form``."""
+    """A registration or an update to deny. ``text`` is the reason to send, with a time in ``form``.
 
-    def __init__(self, text: str, op: str, form: Form, hermes: bool) -> None:
+    ``hermes`` is true for a registration of Hermes', and None for an update: its connection decides.
+    """
+
+    def __init__(self, text: str, op: str, form: Form, hermes: bool | None) -> None:
         super().__init__(Reason.PARAMETER, text, op)
         self.form = form
         self.hermes = hermes
@@ -290,7 +293,7 @@ def _update(form: Form, sent: float | None, frames: Sequence[bytes]) -> Update:
     try:
         name, info, _ = take_name(_body(frames)[:TOO_MUCH], registering=False)
     except BadInfo as bad:
-        raise Denied(bad.text, "UoU", form, bad.hermes) from None
+        raise Denied(bad.text, "UoU", form, None) from None
     return Update(form, sent, name, info)
 
 
@@ -382,7 +385,8 @@ def agreement(milliseconds: int, liveness: int, warnings: Sequence[str] = ()) ->
 def denied(form: Form, now: float, reason: str, hermes: bool) -> Sent:
     """Return the denial of a registration or an update. Hermes uses another command for it than the document.
 
-    ``hermes`` is that of the registration, or of `Denied`: a service that follows the document may use a REQ too.
+    ``hermes`` is that of the registration, where a service that follows the document may use a REQ too, or that of the
+    connection for an update.
     """
     return (b"", b"OmO" if hermes else b"(O_O)", write_time(form, now), _text(reason))
 

@@ -283,7 +283,8 @@ class CommandHandler:
         self._complain(connection, malformed)
         if isinstance(malformed, dbp_messages.Denied):
             self._alive(connection, malformed.form)
-            self._deny(connection, malformed.text, malformed.hermes)
+            hermes = connection.hermes if malformed.hermes is None else malformed.hermes
+            self._deny(connection, malformed.text, hermes)
         elif isinstance(malformed, dbp_messages.BadRequest):
             self._alive(connection, malformed.form)
             body = listing((), malformed.error)

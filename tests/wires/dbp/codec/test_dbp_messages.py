@@ -264,7 +264,7 @@ def test_an_object_that_is_not_taken_is_denied_with_a_reason(command: str, body:
     malformed = refused(f"{command}|125.5|{body}")
     assert type(malformed) is Denied
     assert (malformed.reason, malformed.text, malformed.op) == (Reason.PARAMETER, text, command)
-    assert (malformed.form, malformed.hermes) == (Form.TEXT, False)
+    assert (malformed.form, malformed.hermes) == (Form.TEXT, False if command == "UwU" else None)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_denial_tells_whether_it_was_hermes_who_registered(name: str) -> None:
             if (command, name) != ("UoU", '"Error"'):
                 malformed = refused(f'{command}|T|{{{members}, "name": {name}}}')
                 assert type(malformed) is Denied
-                assert malformed.hermes is hermes
+                assert malformed.hermes is (hermes if command == "UwU" else None)
     long = refused(f"UwU|T|{{{MEMBERS}null}}")
     assert type(long) is Denied
     assert long.hermes
@@ -434,7 +434,7 @@ def answer(sent: list[bytes], catalogue: dict[str, bytes]) -> tuple[bytes, ...]:
     try:
         message = parse(sent)
     except Denied as malformed:
-        return dbp_messages.denied(malformed.form, NOW, malformed.text, malformed.hermes)
+        return dbp_messages.denied(malformed.form, NOW, malformed.text, bool(malformed.hermes))
     except BadRequest as malformed:
         return dbp_messages.reply(malformed.form, NOW, listing((), malformed.error))
     match message:

@@ -284,6 +284,21 @@ def test_03_an_update_is_denied_in_the_words_of_the_document(farm: DbpFarm) -> N
     assert reason
 
 
+@pytest.mark.parametrize("body", ["no JSON", '{"name": 7}', json.dumps({"x": "x" * 70_000}), '{"name": "nobody"}'])
+def test_03_the_connection_decides_on_the_word_for_an_update(farm: DbpFarm, body: str) -> None:
+    """An update that cannot be read is denied in the same word as any other."""
+    [[command, _, reason]] = farm.hermes().ask("UoU", T, body)
+    assert (command, bool(reason)) == (b"OmO", True)
+    for peer in (farm.dealer(), farm.req()):
+        [[command, *_]] = peer.ask("UoU", T, body)
+        assert command == b"(O_O)"
+
+
+def test_03_hermes_keys_in_an_update_are_no_sign_of_hermes(farm: DbpFarm) -> None:
+    [[command, *_]] = farm.dealer().ask("UoU", T, {"name": 7, **HERMES})
+    assert command == b"(O_O)"
+
+
 # 5: how many frames
 
 
@@ -802,12 +817,13 @@ def test_16_an_object_that_is_not_taken_is_denied_with_the_reason(
 ) -> None:
     """UwU and UoU with bad JSON are answered DENIED, not with silence, and the connection goes on."""
     peer: DbpPeer = getattr(farm, kind)(THERE)
+    word = {"UwU": b"(O_O)", "UoU": b"OmO" if kind == "hermes" else b"(O_O)"}
     [[denied, _, reason]] = peer.ask(command, T, body)
-    assert denied in ((b"(O_O)", b"OmO") if kind == "hermes" and command == "UoU" else (b"(O_O)",))
+    assert denied == word[command]
     assert reason.decode()
     peer.registered("Rohan", **UNTIMED)
     [[denied, _, reason]] = peer.ask("UoU", T, body)
-    assert denied == b"(O_O)"
+    assert denied == word["UoU"]
     assert peer.find() == {"Rohan": UNTIMED}
 
 
