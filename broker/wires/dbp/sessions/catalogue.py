@@ -241,15 +241,19 @@ class Catalogue:
         # A time in single precision has an error of up to a minute, so that it is no evidence about the peer's clock.
         self._registry.beat(entry.provider, None if form is Form.FLOAT32 else sent)
 
-    def bind(self, entry: ServiceEntry, connection: RouterConnection | None) -> None:
-        """Bind a service to a connection, unless it has one already through which it can be sent messages."""
-        if connection is None or connection.entry is not None:
+    def bind(self, entry: ServiceEntry, connection: RouterConnection | None, beaten: bool = False) -> None:
+        """Bind a service to a connection, unless it has one already through which it can be sent messages.
+
+        One that it has ``beaten`` over comes before the one that it has: that of a peer that vanished without an end is
+        still open, and messages to it are lost.
+        """
+        if connection is None or connection.entry not in (None, entry) or connection is entry.connection:
             return
         # A REQ socket cannot be sent unsolicited messages, so any other connection is better.
         if entry.connection is not None and entry.connection.req:
             entry.connection.release()
-        if entry.connection is None:
-            entry.connection, connection.entry = connection, entry
+        if entry.connection is None or beaten:
+            connection.bind(entry)
 
     def disconnect(self, entry: ServiceEntry) -> None:
         """Process a DISCONNECT of a service, over either transport: no more messages are sent to it over any."""
@@ -287,6 +291,7 @@ class Catalogue:
         if self._entries.get(entry.name) is not entry:
             return  # replaced already
         del self._entries[entry.name]
+        entry.removed = True
         self._silence.ended(entry)
         if entry.lease is not None:
             entry.lease.cancel()

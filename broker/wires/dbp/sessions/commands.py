@@ -144,9 +144,9 @@ class CommandHandler:
             connection.release()
 
     def needs(self, number: int) -> bool:
-        """Return True while a service is bound to the connection."""
+        """Return True while messages to a service use the connection."""
         connection = self._connections.get(number)
-        return connection is not None and connection.entry is not None
+        return connection is not None and connection.entry is not None and connection.entry.connection is connection
 
     def room(self, identity: bytes) -> None:
         """Do nothing: a dropped heartbeat is due again by itself, and a dropped answer is lost."""
@@ -217,7 +217,7 @@ class CommandHandler:
         elif not self._trusts(connection, entry):
             self._part(connection, f"a heartbeat of {entry.name}, which was registered from another address")
         else:
-            self._adopt(connection, entry)
+            self._adopt(connection, entry, beaten=True)
             self._catalogue.beat(entry, None, message.form, message.sent)
             if connection.req:
                 self._outbound.answer(connection, dbp_messages.ack(message.form, wall(self._clock), connection.hermes))
@@ -269,11 +269,11 @@ class CommandHandler:
     def _trusts(self, connection: RouterConnection, entry: ServiceEntry) -> bool:
         return connection.entry is entry or self._catalogue.trusts(entry, connection.address)
 
-    def _adopt(self, connection: RouterConnection, entry: ServiceEntry) -> None:
-        """Bind a service that lost its connection to this one."""
+    def _adopt(self, connection: RouterConnection, entry: ServiceEntry, beaten: bool = False) -> None:
+        """Bind a service that lost its connection to this one, or that has ``beaten`` over it."""
         # Hermes uses a new REQ socket for each message, through which no later message could be sent.
         if not connection.req:
-            self._catalogue.bind(entry, connection)
+            self._catalogue.bind(entry, connection, beaten)
             if connection.entry is entry:
                 self._keep(connection)
 

@@ -31,12 +31,12 @@ Source = tuple[str, int]
 class RouterConnection:
     """One connection to the ROUTER, from a message that needs state until its end.
 
-    ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``entry`` is the service that is bound to
-    it. ``registered`` is true after a registration through it, which permits no second one. ``last_sent`` is the time
-    of the last message to it, on the clock of the leases.
+    ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``registered`` is true after a
+    registration through it, which permits no second one. ``last_sent`` is the time of the last message to it, on the
+    clock of the leases.
     """
 
-    __slots__ = ("address", "entry", "form", "identity", "last_sent", "number", "registered", "req")
+    __slots__ = ("_entry", "address", "form", "identity", "last_sent", "number", "registered", "req")
 
     def __init__(self, identity: bytes, number: int, sender: Sender) -> None:
         self.identity = identity
@@ -44,9 +44,21 @@ class RouterConnection:
         self.address = sender.address
         self.req = sender.socket_type == REQ
         self.form = Form.TEXT
-        self.entry: ServiceEntry | None = None
+        self._entry: ServiceEntry | None = None
         self.registered = False
         self.last_sent = 0.0
+
+    @property
+    def entry(self) -> ServiceEntry | None:
+        """The service for which the peer speaks, while it is registered. Messages to the service use another connection
+        if that had a heartbeat of it later."""
+        if self._entry is not None and self._entry.removed:
+            self._entry = None
+        return self._entry
+
+    def bind(self, entry: ServiceEntry) -> None:
+        """Use the connection for messages to a service, in place of the one before."""
+        self._entry, entry.connection, entry.beaten = entry, self, False
 
     @property
     def hermes(self) -> bool:
@@ -59,9 +71,9 @@ class RouterConnection:
         The end of a connection does not end its service: ZeroMQ reconnects by itself, and Hermes uses each connection
         once.
         """
-        entry = self.entry
-        if entry is not None:
-            self.entry, entry.connection, entry.beaten = None, None, False
+        entry, self._entry = self._entry, None
+        if entry is not None and entry.connection is self:
+            entry.connection, entry.beaten = None, False
 
 
 class EntryOwner(Protocol):
@@ -106,6 +118,7 @@ class ServiceEntry:
         "probing",
         "proved",
         "provider",
+        "removed",
         "restored",
         "source",
         "unprobed",
@@ -126,7 +139,7 @@ class ServiceEntry:
         self.beat_at = 0.0
         self.lease: ILease | None = None
         self.connection: RouterConnection | None = None
-        """The connection through which it registered, or sends heartbeats."""
+        """The connection of its last heartbeat, or else the one through which it registered."""
         self.source: Source | None = None
         """Source of its last datagram."""
         self.beaten = False
@@ -134,6 +147,8 @@ class ServiceEntry:
         self.parted = False
         """True after a DISCONNECT for an unexpected message: no more messages are sent to it until it registers again.
         It may be alive all the same."""
+        self.removed = False
+        """True after it has left the catalogue."""
         self.moved = False
         """True after it has registered at another broker of the cluster."""
         self.restored = False

@@ -341,6 +341,34 @@ def test_d24_a_connection_that_is_made_again_goes_on(farm: DbpFarm) -> None:
     assert b"<3" in {frames[0] for frames in peer.take()}
 
 
+def test_d24_heartbeats_follow_the_connection_of_the_last_one(farm: DbpFarm) -> None:
+    """A connection whose peer vanished without an end stays open here: messages to it would be lost."""
+    old = farm.dealer().registered("Rohan", **INFO)
+    new = farm.dealer()
+    for _ in range(3):
+        new.send("<3", T, "Rohan")
+        farm.wait(1.5)
+    assert old.take() == []
+    assert {frames[0] for frames in new.take()} == {b"<3"}
+    farm.wait(4.0)
+    assert [frames[0] for frames in new.take()][-1] == b"</3"
+    assert (new.closed, old.take()) == (True, [])
+
+
+def test_d24_the_connection_before_it_still_speaks_for_the_service(farm: DbpFarm) -> None:
+    """A service may register on one socket and send its heartbeats over another."""
+    first, second = farm.dealer().registered("Rohan", **INFO), farm.dealer()
+    assert second.ask("<3", T, "Rohan") == []
+    assert first.ask("u.u", T) == []
+    assert first.ask("UoU", T, {"x": 1})[0][0] == b"u.u"
+    assert first.ask("<3", T) == []
+    farm.wait(1.2)
+    assert [[frames[0] for frames in each.take()] for each in (first, second)] == [[b"<3"], []]
+    first.send("</3", T)
+    assert active(farm) == []
+    assert second.ask("u.u", T)[0][0] == b"</3"
+
+
 def test_d25_a_service_opens_by_registering_on_a_new_socket(farm: DbpFarm) -> None:
     """ "The service node opens the connection to the broker by creating a new socket, connecting it, and then sending a
     REGISTER command." """
