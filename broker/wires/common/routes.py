@@ -11,8 +11,10 @@ Rules:
 - It passes for a REQ socket: it is answered at each request, and whether it could take anything else is unknown. A
   message to it is sent all the same where the protocol of the wire has it subscribe to messages.
 - A route ends with its connection, by `Routes.end`, or if its connection has `MAX_ROUTES` others that were used since:
-  a proxy does not report that one of its clients has left. All connections together have `MAX_ALL_ROUTES`, by the same
-  rule: each client may make routes, and no account of memory has them.
+  a proxy does not report that one of its clients has left.
+- All connections together have `MAX_ALL_ROUTES`: each client may make routes, and no account of memory has them. Then
+  the least recently used one of the address with the most routes makes room, by the rule of places
+  (`broker.core.place_table`). A newcomer whose address has more replaces a route of its own address.
 - Of a REQ socket that numbers its requests, the number goes back with the answer.
 """
 
@@ -21,12 +23,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
-from itertools import count
+from itertools import chain, count, islice
 from typing import Protocol
 
 import attrs
 
+from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
+from broker.core.place_table import EXAMINED
 from broker.net.peer_interfaces import (
     ENVELOPE_TOO_LONG,
     REQ,
@@ -54,12 +58,13 @@ MAX_ALL_ROUTES = 20_000
 @attrs.frozen(eq=False)
 class Route:
     """One client behind a proxy: ``peer`` is the identity of the proxy's connection, ``envelope`` has the routing
-    frames."""
+    frames, and ``source`` is the network for which it counts."""
 
     identity: bytes
     number: int
     peer: bytes
     envelope: Envelope
+    source: str
 
 
 class Socket(Router, Protocol):
@@ -96,6 +101,8 @@ class Routes:
         """The numbers of these connections, by identity."""
         self._routes: OrderedDict[bytes, Route] = OrderedDict()
         """By identity; the least recently used one first."""
+        self._of_source: dict[str, OrderedDict[bytes, Route]] = {}
+        """By network, then by identity; the least recently used one first."""
         self._numbers = count(-1, -1)
         self._current: Route | None = None
         """The route of the message in progress."""
@@ -216,23 +223,41 @@ class Routes:
         if route is not None:
             routes.move_to_end(envelope)
             self._routes.move_to_end(route.identity)
+            self._of_source[route.source].move_to_end(route.identity)
             return route
+        source = network_of(self._router.sender().address)
         if len(routes) >= MAX_ROUTES:
             self._close(connection, next(iter(routes.values())))
         elif len(self._routes) >= MAX_ALL_ROUTES:
-            unused = next(iter(self._routes.values()))
+            unused = self._to_displace(source)
             self._close(self._connections[unused.peer], unused)
         routes = self._of_connection.setdefault(connection, OrderedDict())  # its last one may have ended
         about = connection.to_bytes(8) + envelope_key(envelope)
-        route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope)
+        route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope, source)
         routes[envelope] = route
         self._connections[peer] = connection
         self._routes[route.identity] = route
+        self._of_source.setdefault(source, OrderedDict())[route.identity] = route
         return route
+
+    def _to_displace(self, source: str) -> Route:
+        """Return the route that makes room for one of that network. Examines a bounded number: a crowd that has just
+        arrived has the routes that were used last."""
+        candidates = chain(
+            islice(self._routes.values(), EXAMINED // 2), islice(reversed(self._routes.values()), EXAMINED // 2)
+        )
+        most = max((route.source for route in candidates), key=self._count)
+        return next(iter(self._of_source[most if self._count(most) >= self._count(source) else source].values()))
+
+    def _count(self, source: str) -> int:
+        return len(self._of_source.get(source, ()))
 
     def _close(self, connection: int, route: Route) -> None:
         routes = self._of_connection[connection]
-        del routes[route.envelope], self._routes[route.identity]
+        of_source = self._of_source[route.source]
+        del routes[route.envelope], self._routes[route.identity], of_source[route.identity]
+        if not of_source:
+            del self._of_source[route.source]
         if not routes:
             del self._of_connection[connection]
             self._connections.pop(route.peer, None)

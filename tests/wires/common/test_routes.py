@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from twisted.internet.task import Clock
 
@@ -54,10 +55,10 @@ class Farm:
             assert line is not None
             self.lines[identity] = line
 
-    def say(self, *frames: bytes, identity: bytes = PROXY) -> list[list[bytes]]:
+    def say(self, *frames: bytes, identity: bytes = PROXY, address: str = "192.0.2.1") -> list[list[bytes]]:
         """Have a message arrive. Returns what the peer of the connection was sent."""
         line = self.lines[identity]
-        with self.router.receiving(self.sender):
+        with self.router.receiving(attrs.evolve(self.sender, address=address)):
             self.routes.receive(identity, list(frames), line.number)
         return line.take()
 
@@ -160,7 +161,7 @@ def test_the_least_recently_used_route_makes_room(farm: Farm) -> None:
     assert farm.wire.received[-1][0] == farm.wire.received[1][0], "the identity is that of its envelope"
 
 
-def fill(farm: Farm, count: int) -> None:
+def fill(farm: Farm, count: int, address: str = "192.0.2.1") -> None:
     """Make so many routes on other connections."""
     for number in range(count):
         identity = b"other %d" % (number // MAX_ROUTES)
@@ -168,7 +169,18 @@ def fill(farm: Farm, count: int) -> None:
             line = farm.router.connect(identity)
             assert line is not None
             farm.lines[identity] = line
-        farm.say(b"%d" % number, b"", b"1", identity=identity)
+        farm.say(b"%d" % number, b"", b"1", identity=identity, address=address)
+
+
+def test_routes_of_the_address_with_the_most_make_room(farm: Farm) -> None:
+    """A stranger with all routes that there may be ends no idle client behind another address."""
+    for number in range(MAX_ROUTES):
+        farm.say(b"idle %d" % number, b"", b"1")
+    fill(farm, MAX_ALL_ROUTES, "192.0.2.66")
+    assert farm.wire.ended == list(range(-MAX_ROUTES - 1, -MAX_ROUTES * 2 - 1, -1))
+    farm.say(b"new", b"", b"1", identity=DIRECT, address="192.0.2.7")
+    assert farm.wire.ended[MAX_ROUTES:] == [-MAX_ROUTES * 2 - 1]
+    assert len(farm.routes) == MAX_ALL_ROUTES
 
 
 def test_the_least_recently_used_route_of_all_connections_makes_room(farm: Farm) -> None:
