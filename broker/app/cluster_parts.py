@@ -210,6 +210,10 @@ class Membership:
             return address
         return self._endpoint(address) or None
 
+    def last(self, grace: float) -> None:
+        """Use the seconds of a reloaded configuration for which entries from before a restart stay."""
+        self._cluster.last(grace)
+
     def next_id(self) -> int:
         """Return the id of the next provider; see `Cluster.next_id`."""
         return self._cluster.next_id()

@@ -346,6 +346,8 @@ class Sessions:
         self._interrupted = ""
         self._started: Deferred[None] | None = None
         self._running: Deferred[None] | None = None
+        self._remembered = 0.0
+        """Time from which the grace counts."""
         self._grace_timer: IDelayedCall | None = None
         self._patience: IDelayedCall | None = None
         self.parts = Parts(environment, self)
@@ -385,6 +387,12 @@ class Sessions:
         started, self._started = self._started, None
         if started is not None:
             started.cancel()
+
+    def last(self, grace: float) -> None:
+        """Change the grace period of the entries of the run before, also of one that has begun."""
+        self._grace = grace
+        if self._grace_timer is not None and self._grace_timer.active():
+            self._grace_timer.reset(max(0.0, self._remembered + grace - self._clock.seconds()))
 
     # sessions
 
@@ -619,6 +627,7 @@ class Sessions:
     def _remember_providers(self) -> None:
         """Keep the entries of the run before for the grace period."""
         self.parts.own.remember()
+        self._remembered = self._clock.seconds()
         self._grace_timer = self._clock.callLater(self._grace, self.parts.own.forget)
 
     # the start

@@ -171,3 +171,19 @@ def test_a_broker_ends_where_the_layout_is_newer_than_it_knows(tmp_path: Path) -
         assert broker.ended() == 1
         broker.wait_for("elkobroker ends: .*99")
         assert not any("Traceback" in line for line in broker.log)
+
+
+def test_a_reload_of_the_grace_applies_to_what_the_other_brokers_find(tmp_path: Path) -> None:
+    """What a broker remembers of its run before the restart ends with the new grace period."""
+    grace = "[broker]\ngrace = {}\n"
+    with Brokers(tmp_path, "b", ttl=20) as farm:
+        a = farm.start("a", config=grace.format(600))
+        with a.server("bank-1", "bank", "h:1"):
+            farm.see("bank", "h:1")
+            farm.kill("a")
+        a = farm.start("a", config=grace.format(600))
+        assert farm["b"].found("bank") == ["h:1"]
+        file = tmp_path / "a" / "broker.toml"
+        file.write_text(file.read_text().replace(grace.format(600), grace.format(0.1)))
+        a.signal(signal.SIGHUP)
+        farm.see("bank")
