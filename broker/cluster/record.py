@@ -79,7 +79,7 @@ class Record:
                 self._found.append((key, layout.registration(key, value.encode())))
             except Foreign:
                 pass  # of another version of the program
-        registry.serve_recorded([registration for _, registration in self._found])
+        registry.serve_recorded(None if recorded is None else [registration for _, registration in self._found])
 
     def held(self) -> Mapping[Key, Entry]:
         """Return the recorded registrations as entries that are held; none unless etcd was away at the start."""

@@ -30,15 +30,14 @@ Rules:
 - A standby stays until the key itself is written again, so that one of the two is always there.
 - A stop turns claims into restores, those of later acts too, and sessions that end from then on leave their keys
   behind.
-- A remembered registration is also replaced by one of a key that is new, if its provider is the only remembered one of
-  its wire with that label, and the name and protocol are the same.
+- A remembered registration ends with its restored service (`broker.core.registered_services`), which one at another key
+  may replace.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 import attrs
@@ -51,7 +50,7 @@ from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.core.cluster.cluster_interfaces import Key, Registration
-from broker.core.model import ANONYMOUS, FailingService
+from broker.core.model import FailingService
 from broker.core.turns import PIECE
 
 
@@ -213,10 +212,8 @@ class Registrations:
         self._restated: dict[Key, None] = {}
         """Other reasons that are to be written at the end of an interval."""
         self._restated_timer: IDelayedCall | None = None
-        self._labels: dict[tuple[str, str], int] = {}
-        """Remembered providers by wire and label; 0 for a label of several."""
-        self._remembered: dict[tuple[int, str, str, str], list[Key]] = {}
-        """Remembered keys by provider, wire, name and protocol."""
+        self._remembered: list[Key] = []
+        """The keys that `remember` has found."""
         self._stopped = False
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
@@ -255,17 +252,11 @@ class Registrations:
             entry = table.valid(key)
             if key not in self._own and entry is not None and entry.broker == self._name:
                 self._own[key] = Own(State.REMEMBERED, written=entry.modified)
-                self._remembered.setdefault((entry.provider, *key[:3]), []).append(key)
-                label = (key[0], entry.registration.provider.label)
-                known = self._labels.setdefault(label, entry.provider)
-                if known != entry.provider or label[1] in ("", ANONYMOUS, key[0]):
-                    self._labels[label] = 0
+                self._remembered.append(key)
 
     def forget(self) -> None:
         """Delete the keys of the run before that have not come back."""
-        remembered = [*chain.from_iterable(self._remembered.values())]
-        self._labels.clear()
-        self._remembered.clear()
+        remembered, self._remembered = self._remembered, []
         for key in remembered:
             if self.state(key) is State.REMEMBERED:
                 self._step(key, Happens.TIME)
@@ -342,8 +333,6 @@ class Registrations:
         """See `OwnRegistrations`."""
         self._read(key)
         own = self._own.get(key)
-        # What ended may have been taken for the former place of one that is offered together with it.
-        new = own is None or own.state is State.ENDED
         if own is None:
             own = self._own[key] = Own(State.CLAIMED)
             self._unconfirmed[key] = None
@@ -355,9 +344,6 @@ class Registrations:
         self._mark(key)
         if self._stopped:
             self._step(key, Happens.LATE)
-        if new and self._labels:
-            # The session offers what it had at a known key, and the others of its services one by one.
-            self._replace_by_label(key)
 
     def refreshed(self, key: Key) -> None:
         """See `OwnRegistrations`."""
@@ -490,19 +476,6 @@ class Registrations:
             own, now = self._own.get(key), self._registry.own(key)
             if own is not None and now is not None and now.failing != own.reported:
                 self.refreshed(key)
-
-    def _replace_by_label(self, key: Key) -> None:
-        now = self._registry.own(key)
-        if now is None or now.provider.owner.entry:
-            return  # with an entry, the key is the same at another endpoint
-        id = self._labels.get((key[0], now.provider.label), 0)
-        entries = self._shared.table.entries
-        for old in self._remembered.get((id, *key[:3]), ()) if id else ():
-            entry = entries.get(old)
-            mine = self.state(old) is State.REMEMBERED and entry is not None and entry.provider == id
-            if mine and old != key:
-                self._step(old, Happens.TIME)
-                return
 
     # internal: writes
 

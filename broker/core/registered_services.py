@@ -19,6 +19,8 @@ Rules:
   name and protocol at the same host:port, or, at an endpoint that is not remembered, with a service of the same name
   and the entry of the same owner, or else with a label that exactly one remembered provider on that wire has. A label
   that several share identifies none of them, nor does the wire's name, nor any label of a provider with another entry.
+- Without a record of the other brokers' registrations, a label of a provider that is registered at one of them when
+  these are first read identifies none either: it may have been there before the restart.
 - If a returned provider withdraws services or leaves, its remaining restored services are removed too.
 - The owner of a remembered provider can withdraw it before it returns (`Restored.end`).
 - If several remembered providers of one wire offered the same service at one endpoint, only the newest counts.
@@ -219,6 +221,8 @@ class Restored:
         """Providers of other brokers, which stay until `read`."""
         self._unread = False
         """True from `record` to `read`: there is no grace period."""
+        self._unrecorded = False
+        """True from `record` to `read` if there is no record."""
         self._back: dict[int, set[int]] = {}
         """Live providers that have returned, with the ids of their remembered counterparts."""
         self._answers: dict[_Key, tuple[Service, ...]] = {}
@@ -295,11 +299,14 @@ class Restored:
         """Return the remembered provider of that id, with all services of before; None if there is none."""
         return self._providers.get(id)
 
-    def returned(self, live: int, label: str, wire: str, services: Sequence[Service], entry: str = "") -> None:
-        """A live provider offers these services: remove the restored services that they replace. ``entry`` is that of
-        its owner, empty without one."""
+    def returned(
+        self, live: int, label: str, wire: str, services: Sequence[Service], entry: str = "", elsewhere: bool = False
+    ) -> Sequence[tuple[Provider, Service]]:
+        """A live provider offers these services, ``elsewhere`` at another broker: remove the restored services that
+        they replace. ``entry`` is that of its owner, empty without one. Returns those of this broker's providers that
+        its label identifies."""
         if not self._services:
-            return
+            return ()
         replaced: dict[_Place, None] = {}
         moved: Counter[_Key] = Counter()
         for service in services:
@@ -312,35 +319,44 @@ class Restored:
             names = {service.name for service in services}
             own = self._of.get(self._entries[wire, entry], ())
             replaced |= dict.fromkeys(place for place in own if place[1] in names)
-        elif moved:
+        former: list[_Place] = []
+        if elsewhere and self._unrecorded and (wire, label) in self._labels:
+            self._labels[wire, label].add(live)
+        if moved and not (entry and (wire, entry) in self._entries):
             for place in self._labelled(wire, label, entry):
                 key = place[1:3]
                 if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
                     moved[key] -= 1
-                    replaced[place] = None
-        self._remove(replaced, live)
+                    former.append(place)
+        ended = self._own(former)
+        self._remove((*replaced, *former), live)
+        return ended
 
-    def withdrawn(self, live: int, names: Collection[str] | None = None) -> None:
-        """A live provider withdraws these services, by default all: remove its restored services of these names."""
+    def withdrawn(self, live: int, names: Collection[str] | None = None) -> Sequence[tuple[Provider, Service]]:
+        """A live provider withdraws these services, by default all: remove its restored services of these names.
+        Returns those of this broker's providers."""
         back = self._back.get(live)
         if back is None:
-            return
+            return ()
         places = [place for id in back for place in self._of.get(id, ()) if names is None or place[1] in names]
+        ended = self._own(places)
         self._remove(places, live)
         if names is None:
             self._back.pop(live, None)
         self._report(places, "left" if names is None else "withdrawn")
+        return ended
 
-    def end(self, wire: str, entry: str) -> Sequence[Service]:
+    def end(self, wire: str, entry: str) -> Sequence[tuple[Provider, Service]]:
         """Remove the services of this broker's remembered provider with that entry on its wire, which its owner
-        withdraws. Returns them."""
+        withdraws. Returns them with their provider."""
         id = self._entries.get((wire, entry), -1)
         if id in self._recorded:
             return ()
-        ended = self._of.get(id, {}).copy()
-        self._remove(ended)
-        self._report(ended, "withdrawn")
-        return tuple(ended.values())
+        places = list(self._of.get(id, ()))
+        ended = self._own(places)
+        self._remove(places)
+        self._report(places, "withdrawn")
+        return ended
 
     def drop(self) -> None:
         """End the grace period: remove all, and forget the providers without a lasting service."""
@@ -368,12 +384,12 @@ class Restored:
         self._add(provider)
         self._begin()
 
-    def record(self, providers: Iterable[Provider]) -> None:
-        """Add providers of other brokers. All restored services stay until `read`: a provider that is remembered here
-        may be registered at another broker meanwhile."""
+    def record(self, providers: Iterable[Provider] | None) -> None:
+        """Add providers of other brokers, None without a record of them. All restored services stay until `read`: a
+        provider that is remembered here may be registered at another broker meanwhile."""
         self.stop()
-        self._unread = True
-        for provider in providers:
+        self._unread, self._unrecorded = True, providers is None
+        for provider in providers or ():
             self._recorded.add(provider.id)
             self._add(provider)
 
@@ -381,7 +397,7 @@ class Restored:
         """The registrations of the other brokers have been read: remove what `record` has added, and begin the grace
         period. Idempotent."""
         if self._unread:
-            self._unread = False
+            self._unread = self._unrecorded = False
             before, self._recorded = self._recorded, set()
             places = [place for id in before for place in self._of.get(id, ())]
             self._discard(before)
@@ -405,6 +421,11 @@ class Restored:
         (id,) = ids
         known = self._providers.get(id)
         return () if known is None or (entry and known.owner.entry) else self._of.get(id, ())
+
+    def _own(self, places: Iterable[_Place]) -> list[tuple[Provider, Service]]:
+        """Return the services at these places that this broker's providers had, each with its provider."""
+        services = [self._services[place[1:3]][place] for place in places]
+        return [(self._providers[each.provider], each) for each in services if each.provider not in self._recorded]
 
     def _note_label(self, provider: Provider) -> None:
         if provider.label not in ("", ANONYMOUS, provider.wire):

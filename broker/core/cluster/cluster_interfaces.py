@@ -228,7 +228,8 @@ class OwnRegistrations(Protocol):
         service. Returns the registration that is found from now on as if another broker held it; None without one."""
 
     def forgotten(self, key: Key) -> None:
-        """The service at a key, which no session has offered since the start, is withdrawn."""
+        """The service at a key, which no session has offered since the start, is withdrawn, or is offered at another
+        key."""
 
 
 class IMirror(Interface):
@@ -254,9 +255,9 @@ class IMirror(Interface):
         """Set the loads of providers: member, id, load, `LoadDetails` or None. Those that the member does not hold are
         ignored."""
 
-    def serve_recorded(registrations: Sequence[Registration]) -> None:
-        """Serve these registrations of other brokers as restored ones until `serve_read`. What this broker remembers
-        stays restored until then, too."""
+    def serve_recorded(registrations: Sequence[Registration] | None) -> None:
+        """Serve these registrations of other brokers as restored ones until `serve_read`; None without a record of
+        them. What this broker remembers stays restored until then, too."""
 
     def serve_read() -> None:
         """The keys have been read: serve the registrations of other brokers as they are there. The grace period of

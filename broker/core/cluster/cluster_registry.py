@@ -197,7 +197,7 @@ class ClusterRegistry(Registry):
             return
         items = list(holding.items.values())
         kept = self._end(holding, items, why)
-        self._restored.withdrawn(provider)
+        self._forget(self._restored.withdrawn(provider))
         self._doubts.pop(provider, None)
         del self._holdings[provider]
         entry = self._drop(provider)
@@ -225,7 +225,7 @@ class ClusterRegistry(Registry):
         unwanted = set(names)
         items = [item for item in holding.items.values() if item.service.name in unwanted]
         self._end(holding, items, "withdrawn")
-        self._restored.withdrawn(provider, unwanted)
+        self._forget(self._restored.withdrawn(provider, unwanted))
         entry = holding.entry
         if entry.payer is not None:
             entry.payer.give(item.service for item in items)
@@ -322,11 +322,8 @@ class ClusterRegistry(Registry):
         self._finish(step)
 
     def end_remembered(self, wire: str, entry: str) -> bool:
-        owner = self._restored.owner(wire, entry)
         ended = self._restored.end(wire, entry)
-        if self.own_registrations is not None:
-            for service in ended:
-                self.own_registrations.forgotten(key_of(wire, service, owner))
+        self._forget(ended)
         return bool(ended)
 
     def remembered(self) -> Sequence[Registration]:
@@ -337,8 +334,11 @@ class ClusterRegistry(Registry):
             for order, service in enumerate(each.services, 1)
         ]
 
-    def serve_recorded(self, registrations: Sequence[Registration]) -> None:
+    def serve_recorded(self, registrations: Sequence[Registration] | None) -> None:
         """See `IMirror`."""
+        if registrations is None:
+            self._restored.record(None)
+            return
         providers: dict[int, Provider] = {}
         services: dict[int, list[Service]] = {}
         for each in sorted(registrations, key=lambda each: each.order):
@@ -439,6 +439,12 @@ class ClusterRegistry(Registry):
                 if stays is not None:
                     kept.append(stays)
         return kept
+
+    def _forget(self, restored: Iterable[tuple[Provider, Service]]) -> None:
+        """Pass on the end of restored services of own providers, whose keys may still be there."""
+        if self.own_registrations is not None:
+            for provider, service in restored:
+                self.own_registrations.forgotten(key_of(provider.wire, service, provider.owner))
 
     def _latest(self, provider: int) -> list[Item]:
         """Return the registrations of an own provider that are the latest at their keys."""
@@ -679,10 +685,14 @@ class ClusterRegistry(Registry):
 
     def _finish(self, step: Step) -> None:
         """Announce the changes of a step, in their order."""
+        offered: dict[int, list[Service]] = {}
         for service in step.offered:
-            member = self._members.get(service.provider)
+            offered.setdefault(service.provider, []).append(service)
+        for id_, services in offered.items():
+            member = self._members.get(id_)
             if member is not None:
-                self._restored.returned(member.id, member.label, member.wire, (service,), member.owner.entry)
+                about = member.id, member.label, member.wire, services, member.owner.entry
+                self._forget(self._restored.returned(*about, elsewhere=bool(member.broker)))
         self._queue(sorted(step.changes, key=lambda each: each.revision))
         for entry in {id(each): each for each in step.loads}.values():
             if entry.id not in self._members:

@@ -28,7 +28,7 @@ from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.database import StateFull
 from broker.core.disk import RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
-from broker.core.model import Kind, Owner, Rights, Service
+from broker.core.model import Kind, Owner, Provider, Rights, Service
 from broker.core.turns import SHARE
 from tests.cluster.logic.members import Farm, KeptMemory, Member
 
@@ -637,6 +637,16 @@ def test_listeners_that_change_during_a_return_do_not_hide_its_end(farm: Farm) -
 # members
 
 
+def own_providers(member: Member) -> list[Provider]:
+    """What the store of a broker has for its next start."""
+    return [each for each in member.registry.providers() if not each.broker]
+
+
+def places(member: Member) -> list[str]:
+    """The addresses at which a broker finds the bank, restored ones too."""
+    return sorted(each.hostport for each in member.registry.find("bank", "tcp", restored=True))
+
+
 def test_a_member_that_restarts_within_its_ttl_is_never_missed(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     bank, shop = a.register("bank", "h:1"), a.register("shop", "h:2")
@@ -660,9 +670,10 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     a, b = farm.joined("a", "b")
     a.register("bank", "h:1", "one")
     farm.until(b.found, "the service")
+    kept = own_providers(a)
     a.kill()
     farm.run(1.0)
-    again = farm.member("a", a.memory)
+    again = farm.member("a", a.memory, kept)
     farm.until(lambda: again.started, "the restart")
     new = again.register("bank", "h:777", "one")
     farm.until(lambda: b.found() == [new], "the move", 1.0)
@@ -691,7 +702,7 @@ def test_a_label_that_providers_of_two_brokers_have_replaces_none_of_a_broker_th
     b.register("bank", "h:2")
     farm.until(lambda: len(a.found()) == 2, "the services")
     farm.run(1.0)
-    kept = [each for each in a.registry.providers() if not each.broker]
+    kept = own_providers(a)
     a.kill()
     b.register("bank", "h:3")
     again = farm.member("a", a.memory, kept)
@@ -700,26 +711,83 @@ def test_a_label_that_providers_of_two_brokers_have_replaces_none_of_a_broker_th
     assert {each.hostport for each in again.registry.find("bank", "tcp", restored=True)} == {"h:1", "h:2", "h:3"}
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_provider_that_moves_to_another_broker_during_a_restart_is_known_by_its_label(farm: Farm, late: bool) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    a.register("bank", "h:1", "one")
+    farm.until(c.found, "the service")
+    farm.run(1.0)
+    kept = own_providers(a)
+    a.kill()
+    if not late:
+        b.register("bank", "h:777", "one")
+    farm.run(1.0)
+    again = farm.member("a", a.memory, kept)
+    farm.until(lambda: again.started, "the restart")
+    if late:
+        b.register("bank", "h:777", "one")
+    for member in (again, b, c):
+        farm.until(lambda: places(member) == ["h:777"], "the move", 1.0)  # noqa: B023
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_a_provider_does_not_offer_again_before_it_ends_goes_everywhere(farm: Farm, whole: bool) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register("bank", "h:1", "one")
+    a.registry.offer([Service("bank", "h:1", id, protocol="udp")], Rights())
+    farm.until(lambda: len(b.registry.services("bank")) == 2, "the services")
+    kept = own_providers(a)
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory, kept)
+    farm.until(lambda: again.started, "the restart")
+    new = again.register("bank", "h:1", "one")
+    farm.until(lambda: b.found() == [new], "the return")
+    if whole:
+        again.registry.leave(new)
+    else:
+        again.registry.withdraw(new, ["bank"])
+    assert not list(again.registry.services_named("bank"))
+    farm.until(lambda: b.registry.services("bank") == [], "the end of both", 2.0)
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_a_label_of_a_provider_that_was_known_at_another_broker_replaces_none(farm: Farm, record: bool) -> None:
+    a, b = farm.joined("a", "b")
+    a.register("bank", "h:1")
+    known = b.register("bank", "h:2")
+    farm.until(lambda: len(a.found()) == 2, "the services")
+    farm.run(1.0)
+    kept = own_providers(a)
+    a.kill()
+    if not record:
+        a.memory.record = None
+    again = farm.member("a", a.memory, kept)
+    farm.until(lambda: again.started and again.found() == [known], "the restart, and the service of the other one")
+    assert places(again) == places(b) == ["h:1", "h:2"]
+    b.offer(known, "bank", "h:3")
+    farm.run(1.0)
+    assert places(again) == places(b) == ["h:1", "h:2", "h:3"]
+
+
 @pytest.mark.parametrize("back", ["h:1", "h:777"])
 def test_a_provider_that_offers_its_services_again_one_by_one_keeps_the_others(farm: Farm, back: str) -> None:
     a, b = farm.joined("a", "b")
     id = a.register("bank", "h:1", "one")
     a.offer(id, "bank", "h:2")
 
-    def places() -> list[str]:
-        return sorted(each.hostport for each in b.registry.find("bank", "tcp"))
-
-    farm.until(lambda: places() == ["h:1", "h:2"], "the services")
+    farm.until(lambda: places(b) == ["h:1", "h:2"], "the services")
+    kept = own_providers(a)
     a.kill()
     farm.run(1.0)
-    again = farm.member("a", a.memory)
+    again = farm.member("a", a.memory, kept)
     farm.until(lambda: again.started, "the restart")
     new = again.register("bank", back, "one")
-    farm.until(lambda: places() == sorted([back, "h:2"]) and new in b.found(), "the first one", 1.0)
+    farm.until(lambda: places(b) == sorted([back, "h:2"]) and new in b.found(), "the first one", 1.0)
     again.registry.amend(attrs.evolve(again.registry.services_of(new)[0], info="{}"))
     farm.until(lambda: any(each.info for each in b.registry.find("bank", "tcp")), "the amendment", 1.0)
     farm.run(0.5)
-    assert places() == sorted([back, "h:2"])
+    assert places(b) == sorted([back, "h:2"])
     again.offer(new, "bank", "h:2")
     farm.until(lambda: b.found() == [new, new], "the other one", 1.0)
 
@@ -732,9 +800,10 @@ def test_of_services_that_are_offered_together_one_at_a_known_place_has_not_move
     id = a.register("bank", "h:1", "one")
     a.offer(id, "bank", "h:2")
     farm.until(lambda: b.found() == [id, id], "the services")
+    kept = own_providers(a)
     a.kill()
     farm.run(1.0)
-    again = farm.member("a", a.memory)
+    again = farm.member("a", a.memory, kept)
     farm.until(lambda: again.started, "the restart")
     new = again.registry.join("one", "elko", "10.0.0.1:5")
     again.registry.offer([Service("bank", place, new) for place in back], Rights())
