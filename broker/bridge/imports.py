@@ -27,7 +27,7 @@ from broker.config.bridge_settings import BridgeTo
 from broker.core.detail_sums import without_counts
 from broker.core.errors import Malformed, Reason, Refusal, at_limit
 from broker.core.interfaces import IRegistry
-from broker.core.model import BRIDGE_PATH, MAX_NAME, MAX_TEXT, FailingService, LoadDetails, Rights, Service
+from broker.core.model import BRIDGE_PATH, MAX_NAME, MAX_TEXT, FailingService, LoadDetails, Rights, Service, is_amended
 from broker.core.turns import Turns
 
 MAX_IDENT = 12 * (2 * MAX_NAME + MAX_TEXT) + 64
@@ -289,11 +289,13 @@ class Imports:
         self._judge(self._shown[origin])
 
     def _same(self, shown: _Shown, best: Route) -> bool:
-        """Return True if the registered service is that of a route, or became it by a change of its info, or of its
+        """Return True if the registered service is that of a route, or became it by an amendment, or by a change of its
         provider's label. Raises `Refusal` if that change is refused."""
+        if shown.route.source is not best.source:
+            return False  # the address of its provider is that of the neighbour
         old = attrs.evolve(shown.route.service, provider=shown.provider)
         new = attrs.evolve(best.service, provider=shown.provider)
-        if attrs.evolve(old, info=new.info) != new:
+        if not is_amended(old, new):
             return False
         if old != new:
             self._registry.amend(new)

@@ -101,6 +101,15 @@ DESCRIPTIONS: Mapping[str, str] = {
 }
 """Meanings of the optional members that describe a service, by the name of the field, and of the member in JSON."""
 
+AMENDABLE = ("info", "lasting", "interval", *(name for name in DESCRIPTIONS if name != "label"))
+"""Fields of a service that may change while it stays registered."""
+
+
+def is_amended(old: Service, new: Service) -> bool:
+    """Return True if a service differs from another one only as `IRegistry.amend` permits, or not at all."""
+    return old == new or attrs.evolve(old, **{name: getattr(new, name) for name in AMENDABLE}) == new
+
+
 BRIDGE_PATH = OWN_PREFIX + "path"
 """Name in the meta of a service that came over a bridge, with its path (`broker.bridge.paths`). It counts towards no
 limit of tags and meta: a service that one site takes crosses to the others."""

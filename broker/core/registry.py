@@ -29,9 +29,9 @@ from broker.core.hostports import check_hostport
 from broker.core.interfaces import IRegistry, IWait, StoredMemory
 from broker.core.memory_budget import MemoryBudget, ServicePayer
 from broker.core.model import (
+    AMENDABLE,
     BAD_STATES,
     BROKER,
-    DESCRIPTIONS,
     MAX_NAME,
     MAX_TEXT,
     NOBODY,
@@ -119,10 +119,6 @@ class ProviderEntry:
             self.broker,
             owner=self.owner,
         )
-
-
-AMENDABLE = ("info", "lasting", "interval", *(name for name in DESCRIPTIONS if name != "label"))
-"""Fields of a service that may change while it stays registered."""
 
 
 @implementer(IRegistry)

@@ -268,6 +268,22 @@ def test_changes_of_a_service_travel() -> None:
     assert rig["b"].registry.providers() == []
 
 
+def test_a_change_of_the_labels_of_a_service_travels_as_one() -> None:
+    rig = Rig("ab", "bc", hops=2)
+    rig["a"].offer("bank", zone="west", tags=("v1",), meta={"team": "money"})
+    rig.wait()
+    changes: list[Change] = []
+    for site in "bc":
+        rig[site].registry.watch(changes.append)
+    service = rig["a"].found()["bank"]
+    rig["a"].registry.amend(attrs.evolve(service, zone="east", tags=("v2",), meta=None))
+    rig.wait()
+    assert [change.kind for change in changes] == [Kind.AMENDED, Kind.AMENDED]
+    for site in "bc":
+        now = rig[site].found()["bank"]
+        assert (now.zone, now.tags, list(now.meta or {})) == ("east", ("v2",), ["elkobroker.path"])
+
+
 def test_a_change_of_a_label_travels() -> None:
     rig = Rig("ab", "bc", hops=2)
     id = rig["a"].offer("bank")
@@ -279,22 +295,23 @@ def test_a_change_of_a_label_travels() -> None:
     assert [provider.label for site in "bc" for provider in rig[site].registry.providers()] == ["other", "other"]
 
 
-@pytest.mark.parametrize("tags", [("v2",), ("v1",)], ids=["tags", "way"])
-def test_a_service_that_is_registered_anew_keeps_its_load(tags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("way", [False, True], ids=["change", "way"])
+def test_a_service_that_is_registered_anew_keeps_its_load(way: bool) -> None:
     """By a change that needs that, or later, by another way."""
     rig = Rig(*RING, hops=2)
-    id = rig["a"].offer("bank", tags=("v1",))
+    id = rig["a"].offer("bank")
     rig.wait()
     rig["a"].registry.load(id, 4.5)
     rig.wait()
     before = rig["b"].found()["bank"].provider
-    rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], tags=tags, info="{}")], Rights())
+    auth = None if way else Auth("password")
+    rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], auth=auth, info="{}")], Rights())
     rig.wait()
-    if tags == ("v1",):
+    if way:
         rig.network.cut("a", "b")
         rig.wait()
     now = rig["b"].found()["bank"]
-    assert (now.tags, now.provider != before) == (tags, True)
+    assert (now.auth, now.provider != before) == (auth, True)
     assert rig["b"].registry.load_of(now.provider) == 4.5
 
 
@@ -345,7 +362,7 @@ def test_requests_are_counted_once_for_a_service_that_is_registered_anew(way: bo
     if way:
         rig.network.cut("a", "b")
     else:
-        rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], tags=("v2",))], Rights())
+        rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], auth=Auth("password"))], Rights())
     rig.wait()
     assert [each.requests for each in reports] == [10, None]
     assert rig["b"].registry.loads()[0].details == LoadDetails(None, None, 7, 3.0)
@@ -470,15 +487,15 @@ def test_a_service_stays_on_the_longer_way_while_the_shorter_one_is_refused() ->
 
 def test_a_changed_service_that_is_refused_does_not_stay_as_it_was() -> None:
     rig = Rig("ab")
-    rig["a"].offer("bank", tags=("v1",))
+    rig["a"].offer("bank")
     rig.wait()
     rig.without_ids = True
-    rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], tags=("v2",))], Rights())
+    rig["a"].registry.offer([attrs.evolve(rig["a"].found()["bank"], auth=Auth("password"))], Rights())
     rig.wait()
     assert rig["b"].found() == {}
     rig.without_ids = False
     rig.wait(ASK_AFTER)
-    assert rig["b"].found()["bank"].tags == ("v2",)
+    assert rig["b"].found()["bank"].auth == Auth("password")
 
 
 def test_a_message_that_one_way_has_no_room_for_arrives_by_the_other_one() -> None:

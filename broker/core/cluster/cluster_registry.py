@@ -49,9 +49,10 @@ from broker.core.model import (
     Provider,
     Rights,
     Service,
+    is_amended,
 )
 from broker.core.registered_services import Restored, ServiceGroup
-from broker.core.registry import AMENDABLE, UNCHECKED, ProviderEntry, Registry
+from broker.core.registry import UNCHECKED, ProviderEntry, Registry
 
 
 @attrs.define(eq=False)
@@ -523,7 +524,7 @@ class ClusterRegistry(Registry):
         entry.owner = provider.owner
         self._set_load(entry, provider.load, provider.details, step)
         old = self._others.get(key)
-        if old is None or old.provider != provider.id or not _amendable(old.service, service):
+        if old is None or old.provider != provider.id or not is_amended(old.service, service):
             # Another object than the one that was passed: it may be registered already.
             item = Item(key, provider.id, attrs.evolve(service), new.order, False, new.failing)
             holding.items[id(item)] = item
@@ -707,8 +708,3 @@ class ClusterRegistry(Registry):
         """Remove a provider from the table, and its id from the list, since the same id may come back."""
         del self._ids[bisect_left(self._ids, provider)]
         return self._members.pop(provider)
-
-
-def _amendable(old: Service, new: Service) -> bool:
-    """Return True if a service differs from another one only as `IRegistry.amend` permits."""
-    return old == new or attrs.evolve(old, **{name: getattr(new, name) for name in AMENDABLE}) == new
