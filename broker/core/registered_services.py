@@ -303,8 +303,7 @@ class Restored:
         self, live: int, label: str, wire: str, services: Sequence[Service], entry: str = "", elsewhere: bool = False
     ) -> Sequence[tuple[Provider, Service]]:
         """A live provider offers these services, ``elsewhere`` at another broker: remove the restored services that
-        they replace. ``entry`` is that of its owner, empty without one. Returns those of this broker's providers that
-        its label identifies."""
+        they replace. ``entry`` is that of its owner, empty without one. Returns those that its label identifies."""
         if not self._services:
             return ()
         replaced: dict[_Place, None] = {}
@@ -328,18 +327,18 @@ class Restored:
                 if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
                     moved[key] -= 1
                     former.append(place)
-        ended = self._own(former)
+        ended = self._at(former)
         self._remove((*replaced, *former), live)
         return ended
 
     def withdrawn(self, live: int, names: Collection[str] | None = None) -> Sequence[tuple[Provider, Service]]:
         """A live provider withdraws these services, by default all: remove its restored services of these names.
-        Returns those of this broker's providers."""
+        Returns them with their providers."""
         back = self._back.get(live)
         if back is None:
             return ()
         places = [place for id in back for place in self._of.get(id, ()) if names is None or place[1] in names]
-        ended = self._own(places)
+        ended = self._at(places)
         self._remove(places, live)
         if names is None:
             self._back.pop(live, None)
@@ -353,7 +352,7 @@ class Restored:
         if id in self._recorded:
             return ()
         places = list(self._of.get(id, ()))
-        ended = self._own(places)
+        ended = self._at(places)
         self._remove(places)
         self._report(places, "withdrawn")
         return ended
@@ -422,10 +421,10 @@ class Restored:
         known = self._providers.get(id)
         return () if known is None or (entry and known.owner.entry) else self._of.get(id, ())
 
-    def _own(self, places: Iterable[_Place]) -> list[tuple[Provider, Service]]:
-        """Return the services at these places that this broker's providers had, each with its provider."""
+    def _at(self, places: Iterable[_Place]) -> list[tuple[Provider, Service]]:
+        """Return the services at these places, each with its provider."""
         services = [self._services[place[1:3]][place] for place in places]
-        return [(self._providers[each.provider], each) for each in services if each.provider not in self._recorded]
+        return [(self._providers[each.provider], each) for each in services]
 
     def _note_label(self, provider: Provider) -> None:
         if provider.label not in ("", ANONYMOUS, provider.wire):

@@ -445,6 +445,8 @@ class ClusterRegistry(Registry):
         """Pass on the end of restored services of own providers, whose keys may still be there."""
         if self.own_registrations is not None:
             for provider, service in restored:
+                if provider.broker:
+                    continue  # the key is that of another broker, or was
                 self.own_registrations.forgotten(key_of(provider.wire, service, provider.owner))
 
     def _latest(self, provider: int) -> list[Item]:
