@@ -457,12 +457,14 @@ class Registry:
         if reason is None:
             del self._doubts[provider]
         else:
-            self._doubts[provider] = Check(CheckState.DOUBTFUL, reason, self._clock.seconds())
+            known = self._doubts.get(provider)
+            since = self._clock.seconds() if known is None else known.since
+            self._doubts[provider] = Check(CheckState.DOUBTFUL, reason, since)
         changes: list[Change] = []
-        for service, known in zip(member.services, before, strict=True):
+        for service, check in zip(member.services, before, strict=True):
             same = self._index[service.name, service.protocol]
             _, policy = self._checks.get(id(service), UNCHECKED)
-            changes += self._rejudge(same, service, known, policy)
+            changes += self._rejudge(same, service, check, policy)
         self._notify(changes)
 
     def use_panic(self, share: float) -> None:
@@ -564,7 +566,9 @@ class Registry:
                 self._note_protocol(service.name, service.protocol)
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, service.provider, service))
-            if same.judged:
+            if service.provider in self._doubts:
+                changes += self._rejudge(same, service, None, Policy.SHOW)
+            elif same.judged:
                 changes += self._settle(same)
         self._service_count += len(services)
         return changes

@@ -61,6 +61,32 @@ def test_a_doubtful_service_has_the_place_of_its_rule_after_a_doubt_about_its_pr
     assert [each.hostport[-1] for each in registry.find("inn", "tcp")] == list("012")
 
 
+def test_a_service_that_a_provider_in_doubt_offers_comes_last_until_the_end_of_the_doubt():
+    registry, services = farm(2)
+    first, second = (each.provider for each in services)
+    registry.doubt(first, "it is silent")
+    changes = recorded(registry, Kind.OFFERED, Kind.CHECKED)
+    registry.offer([Service("spa", "spa:1", first)], FREE)
+    registry.offer([Service("spa", "spa:2", second)], FREE)
+    assert [each.provider for each in registry.find("spa", "tcp")] == [second, first]
+    told = [(each.kind, each.provider, each.why) for each in changes]
+    assert told == [(Kind.OFFERED, first, ""), (Kind.CHECKED, first, "doubtful"), (Kind.OFFERED, second, "")]
+    registry.doubt(first, None)
+    assert [each.provider for each in registry.find("spa", "tcp")] == [first, second]
+
+
+def test_a_doubt_for_another_reason_keeps_the_time_of_its_beginning():
+    clock = Clock()
+    registry = make(clock)
+    provider = join(registry)
+    service = Service("inn", "inn:1", provider)
+    registry.offer([service], FREE)
+    for seconds, reason in ((5.0, "it is silent"), (7.0, "it is silent"), (9.0, "its link is down")):
+        clock.advance(seconds - clock.seconds())
+        registry.doubt(provider, reason)
+        assert registry.check_of(service) == Check(CheckState.DOUBTFUL, reason, 5.0)
+
+
 def test_changes_tell_the_state_and_what_is_hidden():
     registry, services = farm(3)
     seen = recorded(registry, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)

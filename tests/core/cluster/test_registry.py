@@ -529,6 +529,22 @@ def test_a_superseded_service_is_gone_for_all_but_its_session() -> None:
     assert rig.registry.loads() == [Load(mine, "new", 3.0)]
 
 
+def test_a_service_of_a_provider_in_doubt_that_is_found_again_comes_last() -> None:
+    rig = Rig()
+    mine = rig.join(("chat", "h:1"))
+    rig.registry.mirror(other(7, ("chat", "h:2")))
+    rig.registry.doubt(mine, "it is silent")
+    assert [each for each, _ in rig.find("chat")] == [7, mine]
+    rig.registry.mirror(other(8, ("chat", "h:1")), superseded=[at("chat", "h:1")])
+    assert [each for each, _ in rig.find("chat")] == [7, 8]
+    rig.told()
+    rig.registry.mirror([], [(at("chat", "h:1"), "left")], counting=[at("chat", "h:1")])
+    assert [each for each, _ in rig.find("chat")] == [7, mine]
+    assert rig.told() == [(Kind.OFFERED, mine), (Kind.CHECKED, mine), (Kind.WITHDRAWN, 8), (Kind.LEFT, 8)]
+    rig.registry.doubt(mine, None)
+    assert [each for each, _ in rig.find("chat")] == [mine, 7]
+
+
 def test_a_superseded_service_that_nobody_has_is_found() -> None:
     rig = Rig()
     mine = superseded(rig)
