@@ -377,6 +377,8 @@ class Registrations:
 
     def forgotten(self, key: Key) -> None:
         """See `OwnRegistrations`."""
+        if self._stopped:
+            return  # the store keeps it for the next start, too
         self._read(key)
         if self.state(key) is State.REMEMBERED:
             self._step(key, Happens.TIME)

@@ -751,6 +751,26 @@ def test_what_a_provider_does_not_offer_again_before_it_ends_goes_everywhere(far
     farm.until(lambda: b.registry.services("bank") == [], "the end of both", 2.0)
 
 
+def test_what_a_provider_has_not_offered_again_before_the_next_stop_stays_for_the_restart(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register("bank", "h:1", "one")
+    a.offer(id, "shop", "h:2")
+    farm.until(lambda: b.found("shop"), "the services")
+    kept = own_providers(a)
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory, kept)
+    farm.until(lambda: again.started, "the restart")
+    new = again.register("bank", "h:1", "one")
+    farm.until(lambda: b.found() == [new], "the return")
+    again.register("mail", "h:3")  # is still to be written
+    again.cluster.stop(True)
+    # The stop disconnects the peers.
+    again.registry.leave(new)
+    farm.run(1.0)
+    assert (b.found("bank"), b.found("shop")) == ([new], [id])
+
+
 @pytest.mark.parametrize("record", [False, True])
 def test_a_label_of_a_provider_that_was_known_at_another_broker_replaces_none(farm: Farm, record: bool) -> None:
     a, b = farm.joined("a", "b")
