@@ -105,7 +105,8 @@ class FencedStore:
             family = living_name(name)
             self._queues[number] = (space, family), name.removeprefix(family)
         numbers = {row[1] for row in batch.rows} | {number for number, *_ in (*batch.counts, *batch.gone)}
-        lost = frozenset(number for number in numbers if not self.owns(self._queues[number][0]))
+        # As in PostgreSQL: a queue that was forgotten before any write of it, too.
+        lost = frozenset(each for each in numbers if each not in self._queues or not self.owns(self._queues[each][0]))
         if lost:
             raise Fenced(lost)
         messages = self._database.messages
