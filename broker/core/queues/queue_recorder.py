@@ -127,6 +127,11 @@ class QueueRecorder:
         """Queues that were numbered in this run, by number."""
         self._given_up: set[int] = set()
         """Numbers of queues of which nothing more is written. Numbers are not used again."""
+        self._others = False
+        """True while some of what waits to be written may be of queues that were given up. It is discarded once for all
+        of them: many are given up in one turn when a lease has ended."""
+        self._by_queue: dict[Queue, list[_Gathered]] | None = None
+        """The collected messages of each queue, from the first that is given up until more are collected."""
         self._flushed: list[tuple[Deferred[None], set[tuple[int, int]] | None]] = []
         """Waiting flushes, each with the messages whose removals it waits for, by number of the queue and order; None
         until the transaction in progress has ended."""
@@ -157,6 +162,7 @@ class QueueRecorder:
     def add(self, message: Message, author: Author | None, token: Any) -> None:
         """See `MessageKeeper`."""
         message.kept = WAITING
+        self._by_queue = None
         self._gathered.append((message, author, token))
         self._bytes += message.size
         gathered = len(self._gathered)
@@ -213,16 +219,19 @@ class QueueRecorder:
         """Write nothing more of a queue, which another broker has. Authors of messages that are not written yet get
         negative confirms; a transaction in progress decides about the others."""
         self._end_moves()  # before the flag: a message that a reader has confirmed must not return
+        if self._by_queue is None:
+            self._keep_to_own()
+            self._by_queue = {}
+            for each in self._gathered:
+                self._by_queue.setdefault(each[0].queue, []).append(each)
         number, queue.number, queue.given_up = queue.number, 0, True
-        waiting = [each for each in self._gathered if each[0].queue is queue]
-        if waiting:
-            self._gathered = [each for each in self._gathered if each[0].queue is not queue]
-            self._bytes -= sum(message.size for message, _, _ in waiting)
+        waiting = self._by_queue.pop(queue, [])
+        self._bytes -= sum(message.size for message, _, _ in waiting)
+        self._others = True
         if number:
             self._given_up.add(number)
             self._numbered.pop(number, None)
             self._queues.pop(number, None)
-            self._keep_to_own()
         for message, _, _ in waiting:
             message.kept = NOT_KEPT
         self._refuse(each for each in waiting if each[1] is not None)
@@ -274,8 +283,13 @@ class QueueRecorder:
             queue.serve()
 
     def _keep_to_own(self) -> None:
-        """Discard what waits to be written of queues that were given up."""
+        """Discard what waits to be written of queues that were given up. Their authors were notified."""
+        if not self._others:
+            return
+        self._others = False
+        self._by_queue = None
         over = self._given_up
+        self._gathered = [each for each in self._gathered if not each[0].queue.given_up]
         self._counts = {key: count for key, count in self._counts.items() if key[0] not in over}
         self._gone = [each for each in self._gone if each[0] not in over]
         self._doubtful = {each for each in self._doubtful if each[0] not in over}
@@ -296,6 +310,7 @@ class QueueRecorder:
         """Fire the flushes whose removals are written. To be called while no transaction is in progress."""
         if not self._flushed:
             return
+        self._keep_to_own()
         left = {(number, order) for number, order, _ in self._gone} if self._stopped is None else set()
         flushed, self._flushed = self._flushed, []
         over: list[Deferred[None]] = []
@@ -372,6 +387,8 @@ class QueueRecorder:
             self._timer.cancel()
             self._timer = None
         self._looked = 0
+        self._keep_to_own()
+        self._by_queue = None
         gathered = self._next_part()
         batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
         gathered = self._without_early(gathered)
@@ -459,6 +476,8 @@ class QueueRecorder:
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
+        self._keep_to_own()
+        self._by_queue = None
         self._counts = {(number, order): count for number, order, count in batch.counts} | self._counts
         newest = gathered[-1][0].order if gathered else 0
         self._gone = [*((*each, newest) for each in batch.gone), *self._gone]
@@ -480,6 +499,7 @@ class QueueRecorder:
             }
             self._gone += [(*key, 0) for key in rows if key in over]
             self._doubtful |= rows.keys() - over
+        self._others = True
         self._keep_to_own()
         gathered = gathered + self._gathered
         self._gathered = [
@@ -495,7 +515,7 @@ class QueueRecorder:
         self._gathered = [each for each in gathered if not each[0].queue.given_up] + self._gathered
         self._bytes = sum(message.size for message, _, _ in self._gathered)
         self._given_up |= numbers
-        self._keep_to_own()
+        self._others = True
         for queue in lost:
             self.give_up(queue)
             self.fenced(queue)
