@@ -48,6 +48,9 @@ from broker.core.queues.work_queue import Queue
 REQUIRE_SECONDS = 8.0
 """Seconds for which `QueueOwnership.require` waits: less than clients wait for a reply. Loading continues."""
 
+WAIT_BYTES = 2_000
+"""Bytes that a waiting request takes, with its timer: thousands of sessions may wait for the same queues."""
+
 NAMES = ("queues", "taken", "given_up")
 """Names of the counters."""
 
@@ -178,10 +181,10 @@ class QueueOwnership:
     def require(self, space: str, name: str, payer: str = "") -> Deferred[None] | None:
         """Claim and load a queue, unless it can be used here now: then None is returned.
 
-        A queue that is claimed counts as memory of ``payer``, as in `Queues.open`.
+        A queue that is claimed counts as memory of ``payer``, as in `Queues.open`; so does the request while it waits.
 
         The Deferred fires when it can be used here. It fails with `Refusal`: `Elsewhere` if another broker has it,
-        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues, or too many of that address.
+        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues, or too much is of that address.
         """
         key = (space, living_name(name))
         unit = self._units.get(key)
@@ -190,18 +193,20 @@ class QueueOwnership:
         ready: Deferred[None] = Deferred()
         try:
             unit = self._want(key, payer)
+            if unit.state is OwnershipState.HERE:
+                return None
+            if unit.refusal is not None:
+                raise unit.refusal
+            self._queues.admit(payer, WAIT_BYTES)
         except Refusal as refusal:
             ready.errback(refusal)
             return ready
-        if unit.state is OwnershipState.HERE:
-            return None
-        if unit.refusal is not None:
-            ready.errback(unit.refusal)
-            return ready
+        self._queues.memory.store(payer, WAIT_BYTES)
         unit.waiting[ready] = payer
         late = self._clock.callLater(REQUIRE_SECONDS, self._late, unit, ready)
 
         def answered(result: Any) -> Any:
+            self._queues.memory.store(payer, -WAIT_BYTES)
             if late.active():
                 late.cancel()
             return result
@@ -212,13 +217,16 @@ class QueueOwnership:
 
     def admit(self, space: str, name: str, payer: str) -> None:
         """Raise `Refusal` if the queue cannot be used here now, and claim it for a later attempt."""
-        ready = self.require(space, name, payer)
-        if ready is None:
+        unit = self._want((space, living_name(name)), payer)
+        if unit.state is OwnershipState.HERE:
             return
-        refusals: list[Failure] = []
-        ready.addErrback(refusals.append)
-        if refusals:
-            refusals[0].raiseException()
+        if unit.refusal is not None:
+            raise unit.refusal
+        if unit.state is OwnershipState.RELEASING and not unit.waiting:
+            # It is claimed once more after the release. Otherwise nothing has to wait: there may be many attempts.
+            ready = self.require(space, name, payer)
+            if ready is not None:
+                ready.addErrback(lambda failure: failure.trap(Refusal))
         raise Refusal(Reason.UNAVAILABLE, "the queue is being loaded")
 
     def stores(self, space: str, name: str) -> bool:

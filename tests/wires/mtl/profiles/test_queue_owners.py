@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.python.failure import Failure
 
 from broker.access.rights import AnonymousAccess
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.memory_budget import MemoryLimits
 from broker.core.operator_interfaces import MovedMessages
-from broker.core.queues.ownership import QueueOwnership
+from broker.core.queues.ownership import WAIT_BYTES, QueueOwnership
 from broker.core.queues.queue_messages import EXPIRES, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import QUEUE_BYTES, Queues
@@ -162,7 +163,7 @@ def test_a_stranger_claims_a_bounded_number_of_queues_by_leases() -> None:
     assert waits is not None
     waits.addBoth(refused.append)
     assert refused[0].value.reason is Reason.LIMIT
-    assert len(claims.waiting or ()) == 3
+    assert len(claims.waiting or ()) == 2, "their requests count, too"
     assert memory.may_store("192.0.2.8", 1)
     answer(claims, Refusal(Reason.UNAVAILABLE, "etcd is away"))
     assert memory.held == 0, "nothing was claimed"  # type: ignore[attr-defined]
@@ -172,6 +173,43 @@ def test_a_stranger_claims_a_bounded_number_of_queues_by_leases() -> None:
     assert memory.held == QUEUE_BYTES  # type: ignore[attr-defined]
     a.wait(EXPIRES + 10)
     assert memory.held == 0  # type: ignore[attr-defined]
+
+
+def test_requests_of_a_stranger_that_wait_for_a_claim_are_bounded() -> None:
+    claims, a = strangers(claimed=False)
+    memory = a.queues.memory
+    refused: list[Reason] = []
+
+    def note(failure: Failure) -> None:
+        assert isinstance(failure.value, Refusal)
+        refused.append(failure.value.reason)
+
+    for _ in range(100):
+        waits = a.queue.prepare(a.principal(), Side.READER, ["q1"], "192.0.2.7")
+        assert waits is not None
+        waits.addErrback(note)
+    waiting = 100 - len(refused)
+    assert 2 <= waiting < 20
+    assert set(refused) == {Reason.LIMIT}
+    assert memory.held == QUEUE_BYTES + waiting * WAIT_BYTES  # type: ignore[attr-defined]
+    answer(claims)
+    assert memory.held == QUEUE_BYTES, "nothing waits"  # type: ignore[attr-defined]
+    assert a.queue.prepare(a.principal(), Side.READER, ["q1"], "192.0.2.7") is None
+
+
+def test_contents_to_a_queue_that_is_being_claimed_leave_nothing_behind() -> None:
+    claims, a, _ = cluster()
+    claims.waiting = []
+    writer = a.writer()
+    calls = []
+    for number in range(1, 101):
+        writer.put(number, b"x", "q")
+        calls.append(len(a.clock.getDelayedCalls()))
+    assert calls[-1] == calls[0]
+    answer(claims)
+    writer.put(101, b"x", "q")
+    a.turn()
+    assert answers(writer)[-1] == ("confirm", 101, False)
 
 
 def test_a_reader_of_all_queues_summons_those_of_its_broker() -> None:
