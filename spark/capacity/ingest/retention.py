@@ -63,10 +63,8 @@ def forget(tables: Tables, first: date, started: datetime, keep: int) -> None:
                 tables.drop_date(table, day)
     tables.put(BRONZE_RUNS, shortened(exact(tables.rows(BRONZE_RUNS)), first))
     for table, column in ((LEDGER, "segment"), (QUARANTINE, "segment"), (FOLDERS, "folder")):
-        rows = tables.rows(table)
-        kept = rows[[is_kept(str(name), first) for name in rows[column]]]
-        if len(kept) < len(rows):
-            tables.put(table, kept)
+        # Not as a whole: a journal of nothing but garbage must not fill the memory.
+        tables.keep_named(table, column, lambda name: is_kept(name, first))
     unknown = tables.rows(UNKNOWN_MEMBERS)
     if len(unknown):
         tables.put(UNKNOWN_MEMBERS, unknown[unknown["run"] >= f"{started - keep * DAY:%Y%m%d}"])

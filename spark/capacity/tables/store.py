@@ -19,14 +19,15 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import attrs
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +97,10 @@ def need_publishable(out: Path) -> None:
 
 DATED = re.compile(r"date=\d{4}-\d\d-\d\d")
 """Names of the folders of a dated table."""
+
+
+PIECES: Mapping[str, Any] = {"batch_size": 4_096, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+"""Rows that are in memory at once: 8 MB of lines that are no records, each cut to 2,000 letters."""
 
 
 def _names(folder: Path) -> list[str]:
@@ -290,6 +295,28 @@ class Tables:
         if len(rows):
             self._write(rows.drop_columns("date"), staged)
         self.replace(table, day, staged)
+
+    def keep_named(self, table: Table, column: str, is_kept: Callable[[str], bool]) -> None:
+        """Remove the rows of a table without dates whose name in a column is not kept. The table need not fit into
+        memory."""
+        files = list(map(str, self.files(table)))
+        if not files:
+            return
+        schema = arrow_schema(table.schema)
+        held = pyarrow.dataset.dataset(files, schema)
+
+        def mask(names: pa.Array) -> pa.Array:
+            return pa.array([is_kept(str(name)) for name in names.to_pylist()], pa.bool_())
+
+        if all(pc.all(mask(batch[column])).as_py() is not False for batch in held.to_batches([column], **PIECES)):
+            return
+        staged = self.stage(table)
+        with pyarrow.parquet.ParquetWriter(
+            staged / f"{uuid.uuid4()}.parquet", schema, compression="zstd", store_schema=False
+        ) as writer:
+            for batch in held.to_batches(**PIECES):
+                writer.write_batch(batch.filter(mask(batch[column])))
+        self._swap(table)
 
     def stage(self, table: Table) -> Path:
         """Make an empty folder for files that are to become a part of a table, or all of it."""

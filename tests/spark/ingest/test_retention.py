@@ -1,10 +1,12 @@
 """Retention: the dates that are kept, and dates of many small files."""
 
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark.capacity.ingest import intake
 from spark.capacity.ingest.intake import ingest, move, replace
 from spark.capacity.ingest.journal_folders import is_kept
-from spark.capacity.ingest.retention import MANY, first_kept, many_small
+from spark.capacity.ingest.retention import MANY, first_kept, forget, many_small
 from spark.capacity.ingest.sorted_files import write_again
 from spark.capacity.last_run import same_plan
 from spark.capacity.tables.schema import (
@@ -54,6 +56,30 @@ def written(journal: Path, number: int, seq: int, *more: str) -> str:
 def run(tables: Tables, journal: Path, keep: int, number: int) -> int:
     started = START + timedelta(days=number, hours=1)
     return ingest(tables, [journal], run=f"{started:%Y%m%dT%H%M%SZ}", started=started, keep=keep).segments
+
+
+def test_what_is_forgotten_of_a_large_quarantine_is_never_all_in_memory(tmp_path: Path) -> None:
+    tables, lines = Tables(None, tmp_path / "out"), 4_000
+    tables.need_folder()
+    for number in range(20):
+        name = f"date={day(number % 2 * 2)}/hour=00/b-one-{number}.jsonl.gz"
+        raw = [f"{number}-{line}-" + "x" * 1_900 for line in range(lines)]
+        told: dict[str, Any] = {"segment": name, "line": range(lines), "reason": "torn", "raw": raw, "run": "r"}
+        tables.put(QUARANTINE, pd.DataFrame(told))
+        tables.files(QUARANTINE)[0].rename(tmp_path / f"{number}.parquet")
+    for file in tmp_path.glob("*.parquet"):
+        file.rename(tables.path(QUARANTINE) / file.name)
+    (tables.path(BRONZE_RECORDS) / f"date={day(0)}").mkdir(parents=True)
+    tracemalloc.start()
+    try:
+        forget(tables, day(2), START + timedelta(days=2), 1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    left = tables.rows_of(QUARANTINE)
+    assert (len(left), {name[:15] for name in left["segment"].to_pylist()}) == (10 * lines, {f"date={day(2)}"})
+    assert len({*left["raw"].to_pylist()}) == 10 * lines
+    assert most < 20_000_000  # of 152 MB
 
 
 def test_a_folder_with_an_impossible_date_is_kept_by_its_name() -> None:
