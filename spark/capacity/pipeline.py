@@ -301,10 +301,9 @@ class Pipeline:
             states = Counter(tables.rows_of(GOLD_PLAN, now.date())["state"].to_pylist())
             step(1.0, ", ".join(f"{states[state]:,} {state}" for state in PlanState if states[state]) or "no service")
         with self._progress.job("evaluate") as step:
-            # An older forecast is over, and none of its hours has changed.
-            ahead = timedelta(hours=max(settings.horizon, HORIZON)) + DAY
-            first = min([now.date(), *changed]) - ahead
-            days = [day for day in tables.dates(GOLD_FORECAST) if day >= first]
+            # A forecast with an earlier end is over, and none of its hours has changed. Its horizon is that of its run.
+            first = datetime.combine(min([now.date(), *changed]) - DAY, time(), UTC)
+            days = [day for day in tables.dates(GOLD_FORECAST) if tables.reaches(GOLD_FORECAST, day, "h", first)]
             # A plan for an earlier time must not take back what is known of later forecasts.
             until = max(now, self._last_hour())
             made = evaluate(tables.read(GOLD_FORECAST, days), load, until).toArrow()

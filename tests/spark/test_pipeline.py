@@ -4,6 +4,7 @@ import html
 import io
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,20 @@ REASONS = (
 """Reasons of quarantine."""
 
 
-def run(spark: SparkSession, journal: Path, out: Path, second: int, now: datetime | None = None) -> str:
+def run(
+    spark: SparkSession,
+    journal: Path,
+    out: Path,
+    second: int,
+    now: datetime | None = None,
+    horizon: int = 24,
+    day: datetime = END.replace(tzinfo=UTC),
+) -> str:
     tables, said = Tables(spark, out), io.StringIO()
     tables.open()
     try:
-        started = END.replace(tzinfo=UTC) + timedelta(seconds=second)
-        settings = Settings((journal,), out, started, now, horizon=24)
+        started = day + timedelta(seconds=second)
+        settings = Settings((journal,), out, started, now, horizon=horizon)
         Pipeline(tables, settings, Progress(said, terminal=False)).run()
     finally:
         tables.close()
@@ -157,6 +166,21 @@ def test_a_plan_of_an_earlier_time_leaves_the_outcome_of_later_ones(spark: Spark
     earlier = START + timedelta(hours=6)
     run(spark, journal, out, 3, earlier)
     assert outcomes() == [(earlier, 24), (later, 24)]
+
+
+def test_a_long_forecast_has_its_whole_outcome_after_runs_with_a_shorter_horizon(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal, out, began = tmp_path / "journal", tmp_path / "out", record(0)["ts"]
+    tables, days = Tables(spark, out), (0, 1, 10, 12)
+    for number, (first, end) in enumerate(pairwise(days), 1):
+        ticks = range(first * 1440 + 1, end * 1440 + 1)
+        loads = (record(seq, "load", ts=began + seq * 60_000_000, load=2.0, full_load=5.0) for seq in ticks)
+        segment(journal, f"b-one-{ticks[0]}", lines(*loads), day=str((START + timedelta(days=first)).date()))
+        run(spark, journal, out, number, horizon=264 if first == 0 else 24)
+    issue = START + timedelta(days=1)
+    [row] = tables.rows_of(EVALUATION, issue.date()).to_pylist()
+    assert (row["issued"], row["horizon_h"]) == (issue, 264)
 
 
 @pytest.mark.parametrize(("down", "planned"), [(130, 12), (24 * 60 + 54, 13)])

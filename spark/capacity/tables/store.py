@@ -289,6 +289,17 @@ class Tables:
             rows = rows.set_column(schema.get_field_index("date"), "date", pa.repeat(day, len(rows)))
         return rows
 
+    def reaches(self, table: Table, day: date, column: str, least: object) -> bool:
+        """Return True if a value of a column in a date may be so much: by the statistics of its files."""
+        for path in self.files(table, day):
+            about = pyarrow.parquet.read_metadata(path)
+            number = about.schema.names.index(column)
+            for group in range(about.num_row_groups):
+                known = about.row_group(group).column(number).statistics
+                if known is None or not known.has_min_max or known.max >= least:
+                    return True
+        return False
+
     def put_date(self, table: Table, rows: pa.Table, day: date) -> None:
         """Replace a date of not too many rows: they must fit into memory."""
         staged = self.stage(table)
