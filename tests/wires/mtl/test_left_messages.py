@@ -91,6 +91,24 @@ def test_a_delayed_message_that_is_moved_expires_when_it_did_before(tmp_path: Pa
     farm.store.close()
 
 
+def test_a_delayed_message_that_is_moved_waits_still_and_a_letter_does_not(tmp_path: Path) -> None:
+    former = QueueStore(str(tmp_path / "former"))
+    former.open(NOW)
+    tail = make_tail("q", encode({DELIVER_AT: round((NOW + 100.0) * 1000)}))
+    rows = [(1, 1, 0, None, None, tail, b"delayed"), (2, 2, 0, None, Death.REJECTED, tail, b"letter")]
+    former.write(Batch([(1, "/", "q"), (2, "/", "q.dead")], rows, [], [], []))
+    former.close()
+    farm = DurableFarm(str(tmp_path / "present"))
+    LeftQueues(str(tmp_path / "former"), farm.clock).move(farm.queues, Here(), immediately)  # type: ignore[arg-type]
+    for _ in range(len(rows)):
+        farm.commit()
+    assert farm.waiting("q") == []
+    assert farm.waiting("q.dead") == [b"letter"]
+    farm.wait(100.0)
+    assert farm.waiting("q") == [b"delayed"]
+    farm.store.close()
+
+
 def test_an_expired_message_that_is_moved_is_not_delivered(tmp_path: Path) -> None:
     former = QueueStore(str(tmp_path / "former"))
     former.open(NOW)
