@@ -712,6 +712,28 @@ def test_the_claim_of_an_unused_queue_is_released_beside_messages_that_keep_comi
         a.store.close()
 
 
+def test_the_claim_of_an_unused_queue_is_kept_until_its_last_removal_is_written() -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here:
+        a = on_disk(claims, "a", here)
+        for name in ("q", "busy"):
+            assert a.ask(name) is None
+        a.send(b"1")
+        a.run()
+        a.send(b"x", name="busy")
+        a.wait(1.0)  # a transaction without the removal is in progress
+        assert a.waiting() == [b"1"]
+        a.wait(DURABLE.expires + 1)
+        assert a.info() is None, "it was deleted"
+        a.thread.work()
+        assert sorted(claims.owners) == [("/", "busy"), ("/", "q")]
+        a.run()
+        assert list(claims.owners) == [("/", "busy")]
+        a.ownership.stop()
+        a.run()
+        a.store.close()
+
+
 def test_messages_on_a_disk_are_served_once_etcd_can_be_reached() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here:
