@@ -488,3 +488,16 @@ def test_messages_that_wait_for_a_check_count_as_memory_of_their_address(farm: E
     assert "too many messages of this address wait" in refused["msg"]
     access.right("server")
     assert client.peer.held == 0
+
+
+def test_messages_that_wait_for_a_check_count_once_as_requests(farm: ElkoFarm) -> None:
+    farm.access = access = SlowAccess()
+    client = farm.connect()
+    farm.doors[-1].requests.use(per_address=1.0, per_user=0.0, burst=3)
+    client.say("client", "auth", auth={**PASSWORD, "id": "server"})
+    for _ in range(2):
+        client.say("broker", "find", service="bank")
+    access.right("server")
+    assert client.take() == [nothing("bank"), nothing("bank")]
+    [refused] = client.ask("broker", "find", service="bank")
+    assert "access.requests_per_address" in refused["msg"]
