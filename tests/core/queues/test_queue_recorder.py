@@ -188,7 +188,12 @@ def test_what_is_confirmed_before_it_was_written_is_never_written_and_safe(farm:
     assert farm.author.safe == [b"1", b"2"]
 
 
-def test_where_all_was_confirmed_before_there_is_no_write_at_all(farm: DurableFarm) -> None:
+@pytest.mark.parametrize("earlier", [[], [b"0"]], ids=["new queue", "stored queue"])
+def test_where_all_was_confirmed_before_there_is_no_write_at_all(farm: DurableFarm, earlier: list[bytes]) -> None:
+    farm.send(*earlier)
+    farm.commit()
+    assert farm.waiting() == earlier
+    farm.commit()
     worker = Worker()
     farm.consume(worker)
     farm.send(b"1", b"2")
@@ -196,7 +201,7 @@ def test_where_all_was_confirmed_before_there_is_no_write_at_all(farm: DurableFa
     farm.confirm(worker)
     farm.clock.advance(COMMIT_SECONDS)
     assert farm.thread.jobs == []
-    assert farm.author.safe == [b"1", b"2"]
+    assert farm.author.safe == [*earlier, b"1", b"2"]
 
 
 def test_what_is_confirmed_while_it_is_written_is_removed_by_the_next_write(farm: DurableFarm) -> None:
