@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -190,16 +191,19 @@ def test_another_broker_is_used_when_one_is_away(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def answering(
-    answer: Callable[[str, str, int], tuple[int, Any]], link: Callable[[int], str] = lambda count: ""
+    answer: Callable[[str, str, int], tuple[int, Any]],
+    link: Callable[[int], str] = lambda count: "",
+    received: Callable[[str, Message], object] = lambda method, headers: None,
 ) -> Iterator[str]:
     """A server whose answer, status and JSON, depends on the method, the last part of the path, and the number of such
-    requests before. ``link`` makes its header Link from the number with this one."""
+    requests before. ``link`` makes its header Link from the number with this one. ``received`` gets the headers."""
     counts: Counter[tuple[str, str]] = Counter()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             what = self.command, self.path.partition("?")[0].rpartition("/")[2]
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            received(self.command, self.headers)
             status, body = answer(*what, counts[what])
             counts[what] += 1
             self.send_response(status)
@@ -243,6 +247,22 @@ def test_an_offer_and_a_watch_outlast_a_refusal_that_passes(status: int) -> None
         offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
         assert renewed.wait(PATIENCE)
         assert offer.error is None
+
+
+def test_the_owner_token_is_sent_with_each_request_after_the_registration() -> None:
+    """It lets the offer be renewed and withdrawn from another address of this machine."""
+    tokens: dict[str, str | None] = {}
+
+    def answer(method: str, last: str, before: int) -> tuple[int, Any]:
+        return (201, REGISTERED) if method == "PUT" else (200, {})
+
+    def received(method: str, headers: Message) -> None:
+        tokens[method] = headers["Owner-Token"]
+
+    with answering(answer, received=received) as url, HttpClient(url, timeout=PATIENCE) as client:
+        with client.offer("bank", "192.0.2.1:7000", ttl=10 * PATIENCE) as offer:
+            offer.load(0.5)
+        assert tokens == {"PUT": None, "POST": "t", "DELETE": "t"}
 
 
 def test_an_offer_that_cannot_be_renewed_has_its_error() -> None:
