@@ -140,6 +140,12 @@ def test_the_name_is_the_given_one_or_that_of_the_host(cluster: Cluster, host: s
     assert cluster.effective_name(host) == name
 
 
+def test_the_urls_of_an_embedded_etcd_are_those_of_its_members_the_own_one_first() -> None:
+    members = 'members = ["a=127.0.0.1", "b=[::1]", "c=127.0.0.1:4000"]'
+    cluster = parse(HERE + EMBEDDED + 'name = "b"\n' + members, "x").cluster
+    assert cluster.urls == ("http://[::1]:2379", "http://127.0.0.1:2379", "http://127.0.0.1:4000")
+
+
 def shown(cluster: Cluster) -> list[str]:
     """The lines of --check on the cluster, on a machine that resolves names with a dot."""
     lines = report(Config(cluster=cluster), resolves=lambda host: "." in host).split("\n")
