@@ -21,7 +21,7 @@ from twisted.python.failure import Failure as TwistedFailure
 
 from broker.access.identity import joined
 from broker.brokerctl.answers import Exit, Failure
-from broker.brokerctl.command_session import Session, remote, session_of, sleep
+from broker.brokerctl.command_session import Number, Session, remote, session_of, sleep
 from broker.brokerctl.http_client import Client
 from broker.brokerctl.output import Output
 from broker.brokerctl.plain_client import segment
@@ -214,9 +214,9 @@ Request = Callable[[], Awaitable[object]]
 @click.command()
 @click.argument("load", type=click.Choice(["find", "ping"]), default="find")
 @click.argument("target", required=False)
-@click.option("--seconds", type=click.FloatRange(0.1, LONGEST), default=5.0, show_default=True, help="Duration.")
+@click.option("--seconds", type=Number(0.1, LONGEST), default=5.0, show_default=True, help="Duration.")
 @click.option("--connections", type=click.IntRange(1, MOST), default=4, show_default=True, help="Connections.")
-@click.option("--rate", type=click.FloatRange(0, 100_000, min_open=True), help="Requests a second. [default: no limit]")
+@click.option("--rate", type=Number(0, 100_000, min_open=True), help="Requests a second. [default: no limit]")
 @remote
 @click.pass_context
 def bench(

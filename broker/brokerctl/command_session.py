@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -368,6 +369,20 @@ def session_of(context: click.Context) -> Session:
     return context.ensure_object(Session)
 
 
+class Number(click.FloatRange):
+    """A finite number in a range. Those of click pass NaN, which is in no range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises `click.BadParameter`."""
+        try:
+            finite = math.isfinite(float(value))
+        except (TypeError, ValueError):
+            finite = True  # no number at all, of which the base class tells
+        if not finite:
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is not None:
@@ -435,7 +450,7 @@ connection: Callable[[Command], Command] = _all(
         ),
         _option(
             "--timeout",
-            type=click.FloatRange(0, LONGEST, min_open=True),
+            type=Number(0, LONGEST, min_open=True),
             metavar="SECONDS",
             callback=_timeout,
             help=f"Time for one answer. [default: {TIMEOUT:g}]",

@@ -16,7 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from broker.backoff import Pauses
 from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
-from broker.brokerctl.command_session import remote, session_of, sleep
+from broker.brokerctl.command_session import Number, remote, session_of, sleep
 from broker.brokerctl.http_client import Client
 from broker.brokerctl.list_commands import LARGEST_PAGE, LISTINGS
 from broker.brokerctl.output import Column, Format, Output, clean, text
@@ -28,7 +28,7 @@ from broker.brokerctl.top import TABLES, Seen, Top, capacity, columns_of, screen
 
 @click.command()
 @click.argument("table", type=click.Choice(TABLES), default=TABLES[0])
-@click.option("-i", "--interval", type=click.FloatRange(0.1, 3_600), default=2.0, show_default=True, help="Seconds.")
+@click.option("-i", "--interval", type=Number(0.1, 3_600), default=2.0, show_default=True, help="Seconds.")
 @click.option("-s", "--sort", metavar="COLUMN", help="Sort by a column; -COLUMN for the highest first.")
 @click.option("-f", "--filter", "pattern", default="", metavar="PATTERN", help="Part of a name, or a shell pattern.")
 @remote

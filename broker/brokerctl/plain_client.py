@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from broker.brokerctl.answers import Answer, Exit, Failure
+from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
 
 TIMEOUT = 20.0
@@ -107,7 +107,12 @@ class ApiClient:
 
 
 def segment(text: str) -> str:
-    """Return a text as one segment of a path. Dots alone are encoded too, since servers resolve them."""
+    """Return a text as one segment of a path. Dots alone are encoded too, since servers resolve them.
+
+    Raises `Failure` for an empty one: the path would be another.
+    """
+    if not text:
+        raise usage("a name is empty")
     encoded = quote(text, safe="")
     return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from broker.brokerctl.answers import Exit, Failure, Interrupted, mapping, rows, usage
-from broker.brokerctl.command_session import Session, color, connection, remote, session_of, sleep
+from broker.brokerctl.command_session import Number, Session, color, connection, remote, session_of, sleep
 from broker.brokerctl.list_commands import MATCHING
 from broker.brokerctl.output import Column, Format, Output
 from broker.brokerctl.plain_client import ApiClient, segment
@@ -130,7 +130,7 @@ def find(
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("-p", "--protocol", help="Only a service of this protocol.")
-@click.option("--within", type=click.FloatRange(0), metavar="SECONDS", help="The longest wait. [default: none]")
+@click.option("--within", type=Number(0), metavar="SECONDS", help="The longest wait. [default: none]")
 @remote
 @click.pass_context
 def wait(
@@ -198,8 +198,8 @@ async def _awaited(
 @click.option("--zone", help="The zone in which it runs.")
 @click.option("--tag", "tags", multiple=True, metavar="TEXT", help="A tag; repeatable.")
 @click.option("--meta", "pairs", multiple=True, metavar="NAME=TEXT", help="A further text by a name; repeatable.")
-@click.option("--load", type=click.FloatRange(0), help="Its load.")
-@click.option("--ttl", type=click.FloatRange(1, 86_400), default=30.0, show_default=True, help="Seconds.")
+@click.option("--load", type=Number(0), help="Its load.")
+@click.option("--ttl", type=Number(1, 86_400), default=30.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Do not renew it: the broker forgets it after the TTL.")
 @remote
 @click.pass_context

@@ -17,7 +17,7 @@ import click
 import msgspec.structs
 
 from broker.brokerctl.answers import Exit, Failure
-from broker.brokerctl.command_session import PATH, color, formats, session_of
+from broker.brokerctl.command_session import PATH, Number, color, formats, session_of
 from broker.brokerctl.contexts import (
     BUILT_IN,
     DEFAULT_URL,
@@ -110,7 +110,7 @@ def token() -> None:
 @click.argument("name")
 @click.argument("label")
 @file_option
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=365.0, show_default=True, help="Its life.")
+@click.option("--days", type=Number(min=0, min_open=True), default=365.0, show_default=True, help="Its life.")
 @click.option("--forever", is_flag=True, help="Let it never expire.")
 @_failing
 def add_token(name: str, label: str, path: str, days: float, forever: bool) -> None:

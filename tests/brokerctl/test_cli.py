@@ -267,3 +267,30 @@ def test_a_status_of_unknown_form_is_a_failure_in_a_sentence(server: Server, rea
     result = ctl("--url", server.url, "status")
     assert (result.exit_code, result.stdout) == (6, "")
     assert result.stderr == "brokerctl: the form of the server's answer is unknown to this version of brokerctl\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--timeout", "NaN", "services"],
+        ["top", "--interval", "nan"],
+        ["wait", "bank", "--within", "nan"],
+        ["wait", "bank", "--within", "inf"],
+        ["offer", "bank", "h:1", "--load", "nan"],
+        ["offer", "bank", "h:1", "--ttl", "nan"],
+        ["token", "add", "ann", "ci", "--days", "inf"],
+        ["bench", "find", "--seconds", "nan"],
+        ["bench", "find", "--rate", "nan"],
+    ],
+)
+def test_a_number_that_is_none_is_a_usage_error(server: Server, words: list[str]) -> None:
+    result = ctl("--url", server.url, *words)
+    assert (result.exit_code, server.requests) == (2, [])
+    assert "is no finite number" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["find", "why", "sub", "bench find", "scale"])
+def test_an_empty_name_is_a_usage_error(server: Server, command: str) -> None:
+    result = ctl("--url", server.url, *command.split(), "")
+    assert (result.exit_code, server.requests) == (2, [])
+    assert result.stderr == "brokerctl: a name is empty\n"
