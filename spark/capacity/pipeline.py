@@ -268,13 +268,14 @@ class Pipeline:
         return hour
 
     def _last_hour(self) -> datetime:
-        """Return the hour of the last record."""
+        """Return the hour of the last record, or that of the wall clock if it is earlier: a broker whose clock is some
+        hours ahead would move the plan of all others to hours of which nothing is known."""
         last = self._tables.dates(BRONZE_RECORDS)[-1]
         runs = self._tables.rows_of(BRONZE_RUNS)
         latest = pc.max(runs["latest"].filter(pc.equal(runs["date"], last))).as_py()
         if latest is None:
             raise NoRecordsError(f"{self._settings.named} has no records of {last}")
-        return full_hour(datetime.fromtimestamp(latest // SECOND, UTC))
+        return full_hour(min(datetime.fromtimestamp(latest // SECOND, UTC), self._settings.started))
 
     def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
         """Replace the rows of the date by those that this run issued, and remove dates beyond the retention."""

@@ -56,6 +56,10 @@ REASONS = (
 """Reasons of quarantine."""
 
 
+LATER = END.replace(tzinfo=UTC)
+"""The wall clock of the runs: all records are of the past."""
+
+
 def run(
     spark: SparkSession,
     journal: Path,
@@ -63,7 +67,7 @@ def run(
     second: int,
     now: datetime | None = None,
     horizon: int = 24,
-    day: datetime = END.replace(tzinfo=UTC),
+    day: datetime = LATER,
 ) -> str:
     tables, said = Tables(spark, out), io.StringIO()
     tables.open()
@@ -200,6 +204,19 @@ def test_a_plan_is_that_of_the_last_hour_with_a_broker(
     assert at.hour == planned
     [row] = tables.rows_of(GOLD_PLAN, at.date()).to_pylist()
     assert row["providers_now"] == 1
+
+
+def test_a_broker_with_a_clock_ahead_does_not_move_the_plan_of_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    journal, out, began = tmp_path / "journal", tmp_path / "out", record(0)["ts"]
+    for broker, ahead, service in ("one", 0, "mail"), ("two", 5 * 60, "news"):
+        known = {"broker": broker, "boot": broker, "load": 2.0, "full_load": 5.0, "service": service}
+        loads = (record(seq, "load", ts=began + (ahead + seq) * 60_000_000, **known) for seq in range(1, 180))
+        segment(journal, f"{broker}-{broker}-1", lines(*loads))
+    tables, clock = Tables(spark, out), START + timedelta(hours=3)
+    run(spark, journal, out, 1, day=clock)
+    assert issued(tables) == {clock}
+    rows = tables.rows_of(GOLD_PLAN, clock.date()).to_pylist()
+    assert [row["providers_now"] for row in rows if row["service"] == "mail"] == [1]
 
 
 def test_a_journal_without_records_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
