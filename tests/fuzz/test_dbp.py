@@ -298,7 +298,7 @@ def test_every_answer_is_read_by_hermes(sent: list[bytes]) -> None:
         case Invalid():
             return
         case Denied(form=form, hermes=hermes):
-            made, body = dbp_messages.denied(form, NOW, result.text, hermes), result.text.encode()
+            made, body = dbp_messages.denied(form, NOW, result.text, bool(hermes)), result.text.encode()
         case BadRequest(form=form):
             made = dbp_messages.reply(form, NOW, listing((), result.error))
             body = json.dumps({"Error": result.text}).encode()
