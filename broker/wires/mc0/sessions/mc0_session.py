@@ -35,7 +35,7 @@ from broker.wires.common.registry_topics import TopicRights, readers
 from broker.wires.mc0.codec import mc0_messages as wire
 
 MAX_SHOWN = 120
-"""Characters of an identity that are shown: the real connector's have about 100."""
+"""Characters of an identity in logs, and of a topic: identities of the real connector have about 100."""
 
 MAX_KNOWN_TOPICS = 200
 """Topics, the refused ones included, of a session that is recorded for a restart: ten times those of a real node. It
@@ -172,14 +172,26 @@ class Mc0Session:
         return KnownSession(self.identity, self.key, self.address, self.ttl, self.version, topics)
 
     def __str__(self) -> str:
-        return shown(self.identity)
+        return named(self.identity)
 
 
-def shown(identity: bytes) -> str:
-    """Return an identity or topic, which may be any bytes, as printable text for display and logs."""
-    text = identity.decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def named(identity: bytes) -> str:
+    """Return an identity as printable text, whole, which no other identity has: an operator selects a session by it."""
+    text = identity.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def shown(name: bytes) -> str:
+    """Return an identity or topic, which may be any bytes, as printable text for display and logs, cut at a limit."""
+    text = name.decode("utf-8", "backslashreplace")
+    text = "".join(c if c.isprintable() else _escaped(c) for c in text)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _escaped(character: str) -> str:
+    r"""Return the escape of a character that is not printable. One of two bytes is no ``\x85``: that is a byte."""
+    code = ord(character)
+    return f"\\u{code:04x}" if 0x80 <= code <= 0xFF else character.encode("unicode_escape").decode()
 
 
 class Mc0Outbound:
@@ -235,7 +247,7 @@ class Mc0Outbound:
 
     def complain(self, session: Mc0Session, refusal: Refusal) -> None:
         """Count and log a refusal, with the identity of the session."""
-        refusal.summary = f"{session}: {refusal.summary}"
+        refusal.summary = f"{shown(session.identity)}: {refusal.summary}"
         self._refusal_log.add("mc0", session.address, refusal)
 
     def _dropped(self, session: Mc0Session, outcome: Sent) -> None:

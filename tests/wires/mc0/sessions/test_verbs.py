@@ -305,3 +305,25 @@ def test_an_operator_ends_a_session_by_its_identity(farm: Mc0Farm) -> None:
     assert farm.wire.disconnect(str(session)) is None
     assert farm.session(peer) is None
     assert farm.session(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (b"n" * 120 + b"1", b"n" * 120 + b"2"),
+        (b"\xff" * 254 + b"1", b"\xff" * 254 + b"2"),
+        (b"a\x01", b"a\\x01"),
+        (b"a\x85", "a\x85".encode()),
+        (b"a\xad", "a\xad".encode()),
+    ],
+)
+def test_an_operator_disconnects_one_session_of_two_with_similar_identities(
+    farm: Mc0Farm, one: bytes, other: bytes
+) -> None:
+    for identity in (one, other):
+        peer = farm.peer(identity)
+        assert peer.ask("NOOP|ID|x") == ["OK|ID|x"]
+    second = list(farm.wire.table)[1]
+    assert second.identity == other
+    assert farm.wire.disconnect(str(second)) == second.connection
+    assert [session.identity for session in farm.wire.table] == [one]
