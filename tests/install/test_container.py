@@ -85,6 +85,18 @@ cat /opt/elkobroker/share/doc/elkobroker/sbom.json
     assert {"elkobroker", "twisted"} <= {each["name"].lower() for each in listed["components"]}
 
 
+def test_the_image_says_how_it_is_run_stopped_and_checked(storage: Path) -> None:
+    command = [program("buildah"), *stored(storage), "inspect", "--type", "image", "localhost/elkobroker"]
+    config = json.loads(subprocess.check_output(command))["Docker"]["config"]
+    assert (config["User"], config["StopSignal"]) == ("9000:9000", "SIGTERM")
+    assert config["Healthcheck"]["Test"][:2] == ["CMD", "/opt/elkobroker/bin/python"]
+    assert config["Volumes"] == {"/var/lib/elkobroker": {}}
+    assert {"9000/tcp", "9080/tcp", "61616/tcp", "5246/tcp", "5246/udp", "5975/tcp", "5976/tcp"} == {
+        *config["ExposedPorts"]
+    }
+    assert config["Labels"]["org.opencontainers.image.title"] == "elkobroker"
+
+
 CONTAINERS = """[engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
