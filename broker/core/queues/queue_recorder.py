@@ -274,8 +274,9 @@ class QueueRecorder:
             if not message.queue.take_back(message, head, body):
                 continue  # that queue was given up too, and the message is still in the store
             back[message.queue.number, message.order] = message
-            # The removal may have been written, if the outcome of a transaction was unknown.
-            if message.kept and id(message) not in waiting:
+            # The removal may have been written, if the outcome of a transaction was unknown. One without a state was
+            # refused to its author while its successor was to be written.
+            if (message.kept or message.queue.settings.durable) and id(message) not in waiting:
                 self.add(message, None, None)
                 self._doubtful.add((message.queue.number, message.order))
         self._gone = [each for each in self._gone if each[:2] not in back]

@@ -293,6 +293,24 @@ def test_messages_return_that_were_moved_out_of_a_queue_that_nothing_else_uses(c
     assert a.info() is None, "it is deleted in the end"
 
 
+def test_a_message_that_was_moved_during_a_failed_write_is_written_when_it_returns(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    assert a.ask("other") is None
+    a.send(b"1")
+    a.clock.advance(0.005)
+    assert a.queue().move(a.queue("other"), lambda message: message.head)
+    a.thread.fail(StateUnusable("the disk fails"))
+    assert a.author.lost == [b"1"]
+    cluster.claims.set(("/", "other"), "b")
+    assert a.load() == (1, 0)
+    a.clock.advance(30.0)
+    a.run()
+    cluster.claims.die("a")
+    assert b.ask() is None
+    assert b.read() == [b"1"]
+
+
 def test_a_moved_message_whose_queues_are_both_lost_is_at_the_other_broker(cluster: Cluster) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     assert a.ask() is None
