@@ -6,7 +6,7 @@ ARGS ?=
 # The program etcd of `make cluster`; empty: the one of the system.
 ETCD ?=
 # Tests wait for most of their time. Those of faults, which are long, bear less beside them.
-WORKERS ?= $(if $(LONG),2,3)
+WORKERS ?= $(if $(LONG),2,4)
 # Not empty: run the long tests as well.
 LONG ?=
 # The revision since which files have changed that get mutants.
@@ -21,7 +21,7 @@ help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
 	@echo 'make cluster  sets up everything, then runs an etcd and three brokers on this machine (PORT=9000, ETCD=/path/to/etcd)'
 	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
-	@echo 'make test   sets up everything, then runs the checks and tests, three at a time (WORKERS=2, ARGS="tests/core")'
+	@echo 'make test   sets up everything, then runs the checks and tests, four at a time (WORKERS=2, ARGS="tests/core")'
 	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make mutants  random mutants of the files changed since SINCE ($(SINCE)); survivors in dist/mutants.md'
