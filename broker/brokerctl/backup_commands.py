@@ -14,6 +14,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import tarfile
 import tempfile
@@ -28,6 +29,7 @@ import click
 from broker import small_file
 from broker.brokerctl import output
 from broker.brokerctl.answers import Failure
+from broker.brokerctl.command_session import ENDING
 
 MANIFEST = "elkobroker-backup.json"
 """Name of the archive's last member."""
@@ -245,8 +247,8 @@ def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
         with file:
             yield file, os.fstat(file.fileno()).st_size
         return
-    with tempfile.TemporaryDirectory(prefix=".elkobroker-backup-", dir=room) as folder:
-        copy = Path(folder) / "copy"
+    with _temporary_folder(room, ".elkobroker-backup-") as folder:
+        copy = folder / "copy"
         try:
             # A writer goes on meanwhile: it appends to the write-ahead log.
             with (
@@ -343,11 +345,24 @@ def _staging(directory: Path) -> Iterator[Path]:
     """Yield an empty directory in the state directory, on the same file system. Removed afterwards."""
     for left in directory.glob(f"{STAGING}*"):
         shutil.rmtree(left)
-    staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=directory))
-    try:
+    with _temporary_folder(directory, STAGING) as staging:
         yield staging
+
+
+@contextlib.contextmanager
+def _temporary_folder(directory: Path, prefix: str) -> Iterator[Path]:
+    """Yield an empty directory in another one. Removed afterwards, also if a signal comes as soon as it is there."""
+    made = None
+    try:
+        held_back = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
+        try:
+            made = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
+        yield made
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _swap(directory: Path, staging: Path) -> Path | None:

@@ -84,6 +84,37 @@ def test_sigterm_leaves_nothing_beside_the_archive(tmp_path: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+STOPPED_AT_ONCE = """
+import os, signal, sys
+from broker.brokerctl.cli import cli
+
+make = os.mkdir
+
+def stopped(path, *rest, **named):
+    make(path, *rest, **named)
+    if os.path.basename(path).startswith(".elkobroker-backup-"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+os.mkdir = stopped
+cli(sys.argv[1:])
+"""
+"""The command, which gets a signal as soon as it has made its temporary directory."""
+
+
+def test_a_signal_as_soon_as_the_temporary_directory_is_made_leaves_none(tmp_path: Path) -> None:
+    state, place = tmp_path / "state", tmp_path / "place"
+    state.mkdir()
+    place.mkdir()
+    with contextlib.closing(sqlite3.connect(state / "elkobroker.sqlite3")) as database:
+        database.execute("CREATE TABLE t (x)")
+    arguments = ["backup", str(place / "state.tar"), "--state", str(state)]
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_ONCE, *arguments], env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, b"")
+    assert list(place.iterdir()) == []
+
+
 LARGE = 256 * 1024 * 1024
 """Bytes of a database whose copy takes a while."""
 
