@@ -291,8 +291,8 @@ class Imports:
     def _same(self, shown: _Shown, best: Route) -> bool:
         """Return True if the registered service is that of a route, or became it by an amendment, or by a change of its
         provider's label. Raises `Refusal` if that change is refused."""
-        if shown.route.source is not best.source:
-            return False  # the address of its provider is that of the neighbour
+        if shown.route.source is not best.source or shown.route.path.id != best.path.id:
+            return False  # a provider here has the address of one neighbour, and the load of one provider
         old = attrs.evolve(shown.route.service, provider=shown.provider)
         new = attrs.evolve(best.service, provider=shown.provider)
         if not is_amended(old, new):

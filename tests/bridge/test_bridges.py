@@ -315,6 +315,22 @@ def test_a_service_that_is_registered_anew_keeps_its_load(way: bool) -> None:
     assert rig["b"].registry.load_of(now.provider) == 4.5
 
 
+def test_another_provider_of_the_same_place_is_another_one_at_each_site() -> None:
+    """It has a load of its own, which came before the one of that place left."""
+    rig = Rig("ab", "bc", hops=2)
+    first, second = rig["a"].offer("bank"), rig["a"].offer("bank")
+    rig["a"].registry.load(first, 4.5)
+    rig["a"].registry.load(second, 9.0)
+    rig.wait()
+    before = [rig[site].found()["bank"].provider for site in "bc"]
+    assert [rig[site].registry.load_of(id) for site, id in zip("bc", before, strict=True)] == [4.5, 4.5]
+    rig["a"].registry.leave(first)
+    rig.wait()
+    now = [rig[site].found()["bank"].provider for site in "bc"]
+    assert [rig[site].registry.load_of(id) for site, id in zip("bc", now, strict=True)] == [9.0, 9.0]
+    assert not set(before) & set(now)
+
+
 def test_a_service_whose_path_comes_to_lead_back_is_withdrawn() -> None:
     """A peer may change the meta of its service."""
     rig = Rig("ab")
