@@ -103,6 +103,17 @@ def test_a_provider_has_the_number_of_its_services_of_now(farm: Farm, tabs: Tabs
         expect(cell).to_have_text("2")
 
 
+@pytest.mark.parametrize("place", ["providers", "loads"])
+def test_a_provider_has_its_label_of_now(farm: Farm, tabs: Tabs, place: str) -> None:
+    with farm.bank("early-teller") as peer:
+        page = tabs(farm.url(place))
+        expect(row(page, "early-teller")).to_have_count(1)
+        expect(page.locator("#connection")).to_have_text("Live")
+        peer.send(to="admin", op="auth", label="late-teller")
+        expect(row(page, "late-teller")).to_have_count(1)
+        expect(row(page, "early-teller")).to_have_count(0)
+
+
 def test_loads_stay_in_their_order(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("first-teller") as first, farm.bank("second-teller") as second:
         first.send(to="client", op="load", factor=20)
