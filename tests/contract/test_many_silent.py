@@ -81,6 +81,9 @@ class Wire(Protocol):
     def beat(self, number: int) -> None:
         """Give a sign of life."""
 
+    def move(self, number: int) -> None:
+        """Offer the service at another port."""
+
 
 class Dbp:
     patience = 3.0
@@ -99,6 +102,10 @@ class Dbp:
     def beat(self, number: int) -> None:
         self._peers[number].send("<3", T, f"bank{number}")
 
+    def move(self, number: int) -> None:
+        peer = self.farm.dealer(f"192.0.2.{number + 1}")
+        peer.registered(f"bank{number}", ip=f"192.0.2.{number}", port=6, heartbeat=1)
+
 
 class Http:
     patience = 3.0
@@ -116,6 +123,9 @@ class Http:
 
     def beat(self, number: int) -> None:
         assert self.farm.renew(f"bank{number}", "one").status == 200
+
+    def move(self, number: int) -> None:
+        assert self.farm.put(f"bank{number}", "one", f"192.0.2.{number}:6", ttl=3).status == 200
 
 
 class Mtl:
@@ -139,6 +149,10 @@ class Mtl:
 
     def beat(self, number: int) -> None:
         self._peers[number].say(*mtl.PING)
+
+    def move(self, number: int) -> None:
+        name = f"bank{number}"
+        put(self._peers[number], 2, f"service/{name}", desc(name, f"192.0.2.{number}:6"), type="offer")
 
 
 WIRES: dict[str, Callable[[Network], Wire]] = {"dbp": Dbp, "http": Http, "mtl": Mtl}
@@ -210,6 +224,21 @@ def test_one_that_falls_silent_is_doubtful_before_its_lease_ends(wire: Wire) -> 
     assert (places(wire), places(wire, CheckState.DOUBTFUL)) == (PEERS - 1, 0)
     assert [each.split()[1] for each in said] == ["doubtful", "untested", "doubtful", said[-1].split()[1]]
     assert said[-1].startswith(Kind.WITHDRAWN.value)
+
+
+def test_one_that_moves_while_it_is_doubtful_is_not_doubtful_at_its_new_place(wire: Wire) -> None:
+    said: list[tuple[str, str]] = []
+
+    def follow(change: Change) -> None:
+        assert isinstance(change.subject, Service)
+        if change.subject.hostport.endswith(":6"):
+            said.append((change.kind.value, change.why))
+
+    pass_parts(wire, 9, range(1, PEERS))
+    assert places(wire, CheckState.DOUBTFUL) == 1
+    wire.registry.watch(follow, (Kind.OFFERED, Kind.CHECKED))
+    wire.move(0)
+    assert said == [("offered", "")]
 
 
 def test_one_that_falls_silent_alone_ends_with_its_lease(wire: Wire) -> None:

@@ -369,9 +369,12 @@ class Instances:
             if _place(before) == _place(offer):
                 if before != offer:
                     self._registry.amend(service)
+                self._heard(known)
             else:
                 rights = Rights()
                 self._registry.check(service, rights, known.provider)
+                # Before the other place is offered: a doubt is one of the former place.
+                self._heard(known)
                 # In between, what another broker has of the instance is found: this act is later than that.
                 self._replacing = known
                 self._registry.withdraw(known.provider, [known.name])
@@ -386,7 +389,6 @@ class Instances:
                 self._registry.relabel(known.provider, offer.label or f"{known.name}/{known.instance}")
         else:
             self.counts["renewed"] += 1
-        self._heard(known)
         if offer.ttl < before.ttl:
             # The check of the longer lease would come too late.
             self._hold(known)
