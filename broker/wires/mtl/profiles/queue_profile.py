@@ -37,6 +37,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
+from broker.core.queues.queue_messages import DEAD
 from broker.net.peer_interfaces import Sent
 from broker.wall_clock import wall
 from broker.wires.mtl.codec.data_messages import MAX_STRING, Content, make_tail
@@ -53,9 +54,6 @@ from broker.wires.mtl.sessions.profile_interface import (
 
 MAX_NAME = 250
 """Bytes of the name of a queue: that of its dead letters is longer by five, and must be a short string, too."""
-
-DEAD = ".dead"
-"""Suffix of the names of dead letter queues."""
 
 MOST_AT_ONCE = 100
 """Contents that a reader without window is sent in one turn of the reactor: some milliseconds of work."""

@@ -20,7 +20,7 @@ from broker.core.disk import RETRY_SECONDS
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import MemoryLimits
 from broker.core.queues import queues as core
-from broker.core.queues.queue_messages import EXPIRES, Death, QueueRule, QueueSettings
+from broker.core.queues.queue_messages import DEAD, EXPIRES, Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import COMMIT_SECONDS
 from broker.core.queues.queues import QUEUE_BYTES
 from broker.core.queues.work_queue import FIRST_PAUSE
@@ -29,7 +29,7 @@ from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.data_messages import Response
 from broker.wires.mtl.codec.field_table import EMPTY, MAX_TABLE, Timestamp
 from broker.wires.mtl.mtl_settings import Mtl
-from broker.wires.mtl.profiles.queue_profile import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
+from broker.wires.mtl.profiles.queue_profile import MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.data_clients import DataClient
 from tests.recording.logs import nothing_fails
