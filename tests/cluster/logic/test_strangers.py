@@ -376,25 +376,29 @@ def test_a_broker_that_comes_to_the_database_of_another_cluster_is_a_new_member_
 
 
 @pytest.mark.parametrize(
-    ("info", "taken"),
+    ("info", "fault"),
     [
-        ('{"a":%s}' % ("[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)), True),
-        ('{"a":%s}' % ("[" * MAX_DEPTH + "]" * MAX_DEPTH), False),
-        ('{"a":%s}' % ("9" * MAX_DIGITS), True),
-        ('{"a":%s}' % ("9" * (MAX_DIGITS + 1)), False),
-        ('{"a":NaN}', False),
-        ('{"a":[-Infinity]}', False),
-        ("[]", False),
+        ('{"a":%s}' % ("[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)), ""),
+        ('{"a":%s}' % ("[" * MAX_DEPTH + "]" * MAX_DEPTH), "is nested deeper than 100"),
+        ('{"a":%s}' % ("[" * 5_000 + "]" * 5_000), "is nested deeper than 100"),
+        ('{"a":%s}' % ("9" * MAX_DIGITS), ""),
+        ('{"a":%s}' % ("9" * (MAX_DIGITS + 1)), "has a number of more than 1000 digits"),
+        ('{"a":%s}' % ("9" * 5_000), "has a number of more than 1000 digits"),
+        ('{"a":NaN}', "is no object of JSON"),
+        ('{"a":[-Infinity]}', "is no object of JSON"),
+        ("[]", "is no object of JSON"),
     ],
 )
-def test_an_information_that_some_parsers_refuse_is_left_out(farm: Farm, info: str, taken: bool) -> None:
+def test_an_information_that_some_parsers_refuse_is_left_out(farm: Farm, info: str, fault: str) -> None:
     a, _ = farm.joined("a", "b")
     lease = farm.etcd.keys[farm.key("b/b")].lease
     value = {"broker": "b", "provider": 7, "service": {"name": "bank", "hostport": "h:1", "info": info}}
-    farm.etcd.txn([], [Put(farm.key(REGISTRATION), json.dumps(value).encode(), lease)])
-    # A later key, so that the first one has been read.
-    marker = {"broker": "b", "provider": 8, "service": {"name": "inn", "hostport": "h:2"}}
-    farm.etcd.txn([], [Put(farm.key("s/elko/inn/tcp/h:2"), json.dumps(marker).encode(), lease)])
-    farm.until(lambda: a.found("inn") == [8], "the later registration")
-    assert a.found() == [7] * taken
-    assert a.cluster.counts()["cluster.bad-values"] == (not taken)
+    with capturedLogs() as events:
+        farm.etcd.txn([], [Put(farm.key(REGISTRATION), json.dumps(value).encode(), lease)])
+        # A later key, so that the first one has been read.
+        marker = {"broker": "b", "provider": 8, "service": {"name": "inn", "hostport": "h:2"}}
+        farm.etcd.txn([], [Put(farm.key("s/elko/inn/tcp/h:2"), json.dumps(marker).encode(), lease)])
+        farm.until(lambda: a.found("inn") == [8], "the later registration")
+    assert a.found() == ([] if fault else [7])
+    assert a.cluster.counts()["cluster.bad-values"] == bool(fault)
+    assert {each["why"] for each in events if "why" in each} == ({f"the info of 'bank' {fault}"} if fault else set())
