@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,7 +71,8 @@ class LeftQueues:
     def move(
         self, queues: Queues, ownership: QueueOwnership, in_thread: Callable[..., Deferred[Any]]
     ) -> Deferred[tuple[int, Mapping[str, str]]]:
-        """Move them into the present store. Fires with their number, and the reason for each queue that is left.
+        """Move them into the present store. Fires with their number, and the reason for each queue that is left, by
+        its name; with its virtual host where several have that name.
 
         Fails with `Refusal` FAILED if a move is under way, or if the former store cannot be used.
         """
@@ -84,17 +85,19 @@ class LeftQueues:
             raise Refusal(Reason.FAILED, "the messages are being moved already")
         self._moving = True
         store = QueueStore(self._directory, is_readable)
-        reasons: dict[str, str] = {}
+        reasons: dict[Key, str] = {}
+        titles: Mapping[Key, str] = {}
         moved = 0
         try:
             rows: list[RestoredMessage] = await in_thread(store.open, wall(self._clock))
             of_queue: dict[Key, list[RestoredMessage]] = {}
             for row in rows:
                 of_queue.setdefault((row.space, living_name(row.name)), []).append(row)
+            titles = _titles(of_queue)
             for key, found in of_queue.items():
                 messages = [each for each in found if not each.damaged]
                 if len(messages) < len(found):
-                    reasons[key[1]] = f"{len(found) - len(messages)} of its messages are damaged"
+                    reasons[key] = f"{len(found) - len(messages)} of its messages are damaged"
                 while messages:
                     try:
                         ready = ownership.require(*key)
@@ -102,10 +105,10 @@ class LeftQueues:
                             await ready
                         gone = await self._put(queues, messages[:BATCH])
                     except Refusal as refusal:
-                        reasons[key[1]] = refusal.text
+                        reasons[key] = refusal.text
                         break
                     if not gone:
-                        reasons[key[1]] = "its messages could not be written"
+                        reasons[key] = "its messages could not be written"
                         break
                     await in_thread(store.write, Batch([], [], [], [(each.number, each.order) for each in gone], []))
                     moved += len(gone)
@@ -118,7 +121,7 @@ class LeftQueues:
             self._moving = False
             await in_thread(store.close)
         self.log.info("durable queues: {moved} messages were moved into the present store", moved=moved)
-        return moved, reasons
+        return moved, {titles[key]: reason for key, reason in reasons.items()}
 
     async def _put(self, queues: Queues, rows: Sequence[RestoredMessage]) -> list[RestoredMessage]:
         """Put messages into their queues. Returns those that the present store has."""
@@ -144,17 +147,23 @@ class LeftQueues:
         return safe + [row for row, known in written if await known]
 
     def _found(self, rows: Sequence[RestoredMessage]) -> None:
-        self.counts = Counter((row.space, row.name) for row in rows)
+        self.counts = counts = Counter((row.space, row.name) for row in rows)
         self.trouble = ""
         if not rows:
             return
-        by_name = Counter(row.name for row in rows)
-        named = ", ".join(f"{name} ({count})" for name, count in by_name.most_common(NAMED))
-        more = "" if len(by_name) <= NAMED else f" and {len(by_name) - NAMED} more queues"
+        titles = _titles(counts)
+        named = ", ".join(f"{titles[key]} ({count})" for key, count in counts.most_common(NAMED))
+        more = "" if len(counts) <= NAMED else f" and {len(counts) - NAMED} more queues"
         self.trouble = (
             f"messages are left in {self._directory}, and are not delivered, since mtl.queue_store is another store "
             f"now: {named}{more}. brokerctl queues move carries them over"
         )
+
+
+def _titles(keys: Collection[Key]) -> Mapping[Key, str]:
+    """Return the names of queues for an operator, with the virtual host where several of them have the same name."""
+    same = Counter(name for _, name in keys)
+    return {key: key[1] if same[key[1]] == 1 else f"{key[1]} of {key[0]}" for key in keys}
 
 
 def queue_rules(config: Mtl) -> list[QueueRule]:

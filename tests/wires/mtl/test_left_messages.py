@@ -146,6 +146,31 @@ def test_messages_behind_many_damaged_ones_are_moved(tmp_path: Path) -> None:
     farm.store.close()
 
 
+def test_the_queues_of_one_name_in_two_virtual_hosts_have_their_own_reasons(tmp_path: Path) -> None:
+    former = QueueStore(str(tmp_path / "former"))
+    former.open(NOW)
+    queues = [(1, "/", "q"), (2, "/b", "q"), (3, "/b", "r")]
+    rows = [(1, 1, 0, None, None, make_tail("q"), b"1")]
+    rows += [(order, 2, 0, None, None, make_tail("q"), b"2") for order in (2, 3)]
+    rows += [(4, 3, 0, None, None, make_tail("r"), b"3")]
+    former.write(Batch(queues, rows, [], [], []))
+    former.close()
+    with closing(sqlite3.connect(tmp_path / "former" / DATABASE)) as database, database:
+        database.execute("UPDATE message SET body = x'00'")
+    farm = DurableFarm(str(tmp_path / "present"))
+    left = LeftQueues(str(tmp_path / "former"), farm.clock)
+    results: list[object] = []
+    left.move(farm.queues, Here(), immediately).addBoth(results.append)  # type: ignore[arg-type]
+    reasons = {
+        "q of /": "1 of its messages are damaged",
+        "q of /b": "2 of its messages are damaged",
+        "r": "1 of its messages are damaged",
+    }
+    assert results == [(0, reasons)]
+    assert "q of /b (2), q of / (1), r (1)" in left.trouble
+    farm.store.close()
+
+
 def test_a_directory_without_messages_has_none(tmp_path: Path) -> None:
     assert left_behind(str(tmp_path), NOW) == ""
     filled(tmp_path, 0)
