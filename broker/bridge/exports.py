@@ -134,7 +134,7 @@ class Exports:
         if not self._open:
             return
         if not isinstance(service, Service):
-            # Of a provider: its label is a part of the value of each of its services.
+            # A new label of a provider is a part of the value of each of its services.
             for each in self._registry.services_of(change.provider):
                 self._offer(each)
         elif change.kind is Kind.WITHDRAWN:

@@ -268,7 +268,7 @@ def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def _hold_snapshot(database: sqlite3.Connection) -> None:
-    """Begin to read a database: a commit between two steps of its copy would begin that anew.
+    """Begin to read a database: without that, a commit between two steps of its copy would restart the copy.
 
     Waits while another process locks the database. Raises sqlite3.Error.
     """

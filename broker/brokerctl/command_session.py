@@ -377,7 +377,7 @@ class Number(click.FloatRange):
         try:
             finite = math.isfinite(float(value))
         except (TypeError, ValueError):
-            finite = True  # no number at all, of which the base class tells
+            finite = True  # no number at all: the base class has the message for it
         if not finite:
             self.fail(f"{value} is no finite number.", param, ctx)
         return super().convert(value, param, ctx)

@@ -54,7 +54,7 @@ _SO_RCVBUFFORCE = 33
 _SO_RXQ_OVFL = 40
 _IP_PKTINFO = 8
 _IPV6_RECVPKTINFO = 49
-"""Linux options without a name in Python, at least on every system."""
+"""Linux options that Python does not name on every system."""
 
 _DROPS = 4
 """Bytes of the kernel's drop counter, which wraps to 0 beyond its maximum."""

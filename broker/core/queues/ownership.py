@@ -184,7 +184,7 @@ class QueueOwnership:
         A queue that is claimed counts as memory of ``payer``, as in `Queues.open`; so does the request while it waits.
 
         The Deferred fires when it can be used here. It fails with `Refusal`: `Elsewhere` if another broker has it,
-        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues, or too much is of that address.
+        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues, or that address has too much.
         """
         key = (space, living_name(name))
         unit = self._units.get(key)

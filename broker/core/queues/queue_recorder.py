@@ -127,9 +127,9 @@ class QueueRecorder:
         """Queues that were numbered in this run, by number."""
         self._given_up: set[int] = set()
         """Numbers of queues of which nothing more is written. Numbers are not used again."""
-        self._others = False
-        """True while some of what waits to be written may be of queues that were given up. It is discarded once for all
-        of them: many are given up in one turn when a lease has ended."""
+        self._unfiltered = False
+        """True while pending writes may include some of queues that were given up. These are discarded at once for all
+        such queues: many are given up in one turn when a lease has ended."""
         self._by_queue: dict[Queue, list[_Gathered]] | None = None
         """The collected messages of each queue, from the first that is given up until more are collected."""
         self._flushed: list[tuple[Deferred[None], set[tuple[int, int]] | None]] = []
@@ -227,7 +227,7 @@ class QueueRecorder:
         number, queue.number, queue.given_up = queue.number, 0, True
         waiting = self._by_queue.pop(queue, [])
         self._bytes -= sum(message.size for message, _, _ in waiting)
-        self._others = True
+        self._unfiltered = True
         if number:
             self._given_up.add(number)
             self._numbered.pop(number, None)
@@ -285,9 +285,9 @@ class QueueRecorder:
 
     def _keep_to_own(self) -> None:
         """Discard what waits to be written of queues that were given up. Their authors were notified."""
-        if not self._others:
+        if not self._unfiltered:
             return
-        self._others = False
+        self._unfiltered = False
         self._by_queue = None
         over = self._given_up
         self._gathered = [each for each in self._gathered if not each[0].queue.given_up]
@@ -500,7 +500,7 @@ class QueueRecorder:
             }
             self._gone += [(*key, 0) for key in rows if key in over]
             self._doubtful |= rows.keys() - over
-        self._others = True
+        self._unfiltered = True
         self._keep_to_own()
         gathered = gathered + self._gathered
         self._gathered = [
@@ -516,7 +516,7 @@ class QueueRecorder:
         self._gathered = [each for each in gathered if not each[0].queue.given_up] + self._gathered
         self._bytes = sum(message.size for message, _, _ in self._gathered)
         self._given_up |= numbers
-        self._others = True
+        self._unfiltered = True
         for queue in lost:
             self.give_up(queue)
             self.fenced(queue)

@@ -244,8 +244,8 @@ class Catalogue:
     def bind(self, entry: ServiceEntry, connection: RouterConnection | None, beaten: bool = False) -> None:
         """Bind a service to a connection, unless it has one already through which it can be sent messages.
 
-        One that it has ``beaten`` over comes before the one that it has: that of a peer that vanished without an end is
-        still open, and messages to it are lost.
+        A connection over which it has ``beaten`` replaces the one before: that may be half-open, and messages to it
+        would be lost.
         """
         if connection is None or connection.entry not in (None, entry) or connection is entry.connection:
             return

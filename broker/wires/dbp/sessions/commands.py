@@ -270,7 +270,7 @@ class CommandHandler:
         return connection.entry is entry or self._catalogue.trusts(entry, connection.address)
 
     def _adopt(self, connection: RouterConnection, entry: ServiceEntry, beaten: bool = False) -> None:
-        """Bind a service that lost its connection to this one, or that has ``beaten`` over it."""
+        """Bind a service to this connection if it has none, or has ``beaten`` over this one."""
         # Hermes uses a new REQ socket for each message, through which no later message could be sent.
         if not connection.req:
             self._catalogue.bind(entry, connection, beaten)

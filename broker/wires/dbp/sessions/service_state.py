@@ -51,7 +51,7 @@ class RouterConnection:
     @property
     def entry(self) -> ServiceEntry | None:
         """The service for which the peer speaks, while it is registered. Messages to the service use another connection
-        if that had a heartbeat of it later."""
+        if a later heartbeat came over that one."""
         if self._entry is not None and self._entry.removed:
             self._entry = None
         return self._entry
@@ -139,7 +139,7 @@ class ServiceEntry:
         self.beat_at = 0.0
         self.lease: ILease | None = None
         self.connection: RouterConnection | None = None
-        """The connection of its last heartbeat, or else the one through which it registered."""
+        """The connection of its last heartbeat, or the one through which it registered; None after that has ended."""
         self.source: Source | None = None
         """Source of its last datagram."""
         self.beaten = False

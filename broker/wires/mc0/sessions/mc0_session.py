@@ -176,7 +176,7 @@ class Mc0Session:
 
 
 def named(identity: bytes) -> str:
-    """Return an identity as printable text, whole, which no other identity has: an operator selects a session by it."""
+    """Return a whole identity as printable text that no other identity has: an operator selects a session by it."""
     text = identity.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
