@@ -37,8 +37,10 @@ def test_a_test_that_ends_its_process_fails_once_and_the_others_run(tmp_path: Pa
     (tmp_path / "conftest.py").write_text(SCHEDULER)
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-n2", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-n2", f"--rootdir={tmp_path}", str(tmp_path)]
+    # Each of four processes would import all plugins, one after the other: a minute on a busy machine.
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, cwd=tmp_path, env=environment() | alone, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert "2 failed, 4 passed" in done.stdout
