@@ -4,7 +4,7 @@ Rules:
 - The mark of a finished run has its inputs: all that the plan depends on but the records, the programs of the jobs
   among them. It goes when a run begins, and comes when all is published: a run that was cut off leaves none.
 - The time of the plan depends on the records, or is a given one: without new records and another given one it is
-  the same. So the wall clock is none of the inputs.
+  the same. So the wall clock is none of the inputs, unless records are ahead of it: then the plan lasts for an hour.
 - News is a segment of another name, size or time of change than the ledger has, or one in quarantine with other bytes,
   or with a record whose date is no longer in the future; a date that an earlier run has not finished; a report that is
   not there.
@@ -56,9 +56,11 @@ def note_begin(tables: Tables) -> None:
     sync(tables.out)
 
 
-def note_end(tables: Tables, inputs: Inputs, issued: datetime) -> None:
-    """Mark a run as finished, with the time of its plan."""
-    put_text(tables.out / MARK, json.dumps({"inputs": dict(inputs), "issued": issued.isoformat()}))
+def note_end(tables: Tables, inputs: Inputs, issued: datetime, until: datetime | None) -> None:
+    """Mark a run as finished, with the time of its plan, and the one from which on a run makes another plan of the same
+    records; None if there is none."""
+    told = {"inputs": dict(inputs), "issued": issued.isoformat(), "until": until and until.isoformat()}
+    put_text(tables.out / MARK, json.dumps(told))
 
 
 def same_plan(
@@ -77,7 +79,9 @@ def same_plan(
     state = tables.state()
     unfinished = state.moving or any(since is None or date.fromisoformat(day) >= since for day in state.changed)
     there = all((out / name).exists() for name in NEEDED)
-    if told["inputs"] != inputs or unfinished or not there:
+    until = told.get("until")  # absent in the mark of an older version
+    over = until is not None and started >= datetime.fromisoformat(until)
+    if told["inputs"] != inputs or unfinished or not there or over:
         return None
     known, ledger = known_folders(tables), tables.rows_of(LEDGER)
     aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()

@@ -70,6 +70,7 @@ from spark.capacity.tables.time_windows import SECOND
 from spark.capacity.tables.working_copy import LAKE
 
 DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 
 REMEMBERED = timedelta(days=120)
 """Retention of forecasts and plans, in which their outcome is compared."""
@@ -153,7 +154,8 @@ class Pipeline:
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
         files = self._report(now)
         self._publish(files)
-        note_end(self._tables, self._settings.inputs, now)
+        hour = full_hour(self._settings.started)
+        note_end(self._tables, self._settings.inputs, now, hour + HOUR if self._last_record() >= hour + HOUR else None)
         return files
 
     def _publish(self, files: Sequence[Path]) -> None:
@@ -264,18 +266,22 @@ class Pipeline:
             before = (span for span in tables.rows_of(SILVER_SIGNS, day).to_pylist() if span["first"] < hour)
             if last := max((span["last"] for span in before), default=None):
                 # A span may go on in the present hour.
-                return min(hour, full_hour(last) + timedelta(hours=1))
+                return min(hour, full_hour(last) + HOUR)
         return hour
 
     def _last_hour(self) -> datetime:
         """Return the hour of the last record, or that of the wall clock if it is earlier: a broker whose clock is some
         hours ahead would move the plan of all others to hours of which nothing is known."""
+        return full_hour(min(self._last_record(), self._settings.started))
+
+    def _last_record(self) -> datetime:
+        """Return the time of the last record, in whole seconds. Raises `NoRecordsError`."""
         last = self._tables.dates(BRONZE_RECORDS)[-1]
         runs = self._tables.rows_of(BRONZE_RUNS)
         latest = pc.max(runs["latest"].filter(pc.equal(runs["date"], last))).as_py()
         if latest is None:
             raise NoRecordsError(f"{self._settings.named} has no records of {last}")
-        return full_hour(min(datetime.fromtimestamp(latest // SECOND, UTC), self._settings.started))
+        return datetime.fromtimestamp(latest // SECOND, UTC)
 
     def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
         """Replace the rows of the date by those that this run issued, and remove dates beyond the retention."""

@@ -5,7 +5,7 @@ Java is not to be found here: a command that ends with a sentence on Java would 
 
 import gzip
 import io
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from shutil import copy, copytree, rmtree
 
@@ -159,6 +159,19 @@ def test_a_record_of_the_future_is_news_when_its_time_has_come(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert last_plan(Settings((journal,), out, STARTED + timedelta(hours=23), horizon=24), None) is not None
     assert not Command(journal, out, capsys).ends_early()
+
+
+def test_records_ahead_of_the_clock_make_another_plan_in_the_next_hour(spark: SparkSession, tmp_path: Path) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    began = int(STARTED.timestamp()) * 1_000_000
+    ahead = (record(seq, "load", load=2.0, full_load=5.0, ts=began + seq * 600_000_000) for seq in range(1, 19))
+    segment(journal, "b-one-1", lines(*ahead))
+    run(spark, journal, out)
+
+    def issued_at(minutes: int) -> datetime | None:
+        return last_plan(Settings((journal,), out, STARTED + timedelta(minutes=minutes), horizon=24), None)
+
+    assert [issued_at(minutes) for minutes in (0, 59, 60, 600)] == [STARTED, STARTED, None, None]
 
 
 def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
