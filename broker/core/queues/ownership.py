@@ -489,13 +489,16 @@ class QueueOwnership:
         owner = "another broker" if claim is None or claim.owner == self._name else f"the broker {claim.owner}"
         unit.state = OwnershipState.RELEASING
         self.given_up += 1
+        # Before they are forgotten: a durable message that is still to be written has its author, or is in the store in
+        # another form.
+        lost = sum(queue.unkept() for queue in self._queues.family(*unit.key))
         count = self._forget_queues(unit)
         self.log.warn(
             "the queue {name} belongs to {owner} now; {count} messages left this one{how}",
             name=unit.key[1],
             owner=owner,
             count=count,
-            how="" if unit.stored else ", and are lost, since it is not durable",
+            how=f"; lost, since they are not durable: {lost}" if lost else "",
         )
         self.lost(*unit.key)
         if claim is not None and claim.endpoint and claim.owner != self._name:

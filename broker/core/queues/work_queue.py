@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import nsmallest
+from itertools import chain
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -51,6 +52,7 @@ from broker.core.queues.queue_messages import (
     GONE,
     ID_BYTES,
     KEPT,
+    NOT_KEPT,
     OUT,
     OVERHEAD,
     READY,
@@ -123,6 +125,10 @@ class Queue:
         if most is None:
             return sorted((*self._ready, *self._aside, *self._delayed), key=_order)
         return nsmallest(most, (*self._ready.first(most), *self._aside, *self._delayed), _order)
+
+    def unkept(self) -> int:
+        """Return the number of messages that are not delivered, and that no store has or is to have."""
+        return sum(each.kept == NOT_KEPT for each in chain(self._ready, self._aside, self._delayed))
 
     # publishing
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from broker.core.database import StateUnusable
 from broker.core.errors import Elsewhere, Reason, Refusal
@@ -649,6 +649,23 @@ def test_messages_in_the_store_are_reported_if_their_queue_was_claimed_before_th
     b.run()
     assert b.ask() is None
     assert b.read() == [b"2", b"3"]
+
+
+def test_the_loss_of_a_queue_that_is_durable_no_more_counts_its_new_messages(cluster: Cluster) -> None:
+    left_in_the_store(cluster)
+    b, c = cluster.broker("b", QueueSettings()), cluster.broker("c")
+    b.ownership.start(False)
+    b.run()
+    assert b.ask() is None
+    assert b.queue().put(b"head", b"4")
+    cluster.claims.away.add("b")
+    cluster.claims.expire("b")
+    assert c.ask() is None
+    with capturedLogs() as events:
+        cluster.claims.back("b")
+    [text] = [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+    assert text.endswith("; 4 messages left this one; lost, since they are not durable: 1")
+    assert (c.read(), c.read("q.dead")) == ([b"2", b"3"], [b"1"])
 
 
 def test_a_stopped_broker_answers_what_waits(cluster: Cluster) -> None:
