@@ -14,6 +14,8 @@ With the domain ``elkobroker.`` these names exist:
 Rules:
 - A name that does not exist is NXDOMAIN, a type that a name has not is NODATA, both with the SOA (RFC 2308). A name
   with others below it that have services for an answer exists, without records.
+- A question in the form ``_NAME._PROTOCOL`` may be the own name of a service as well, such as ``_sip._udp``: that one
+  is answered where the form selects no service. Any other name with such labels is an own name.
 - A name outside of the domain, a zone transfer and a class other than IN are REFUSED. All types (ANY) is HINFO
   (RFC 8482).
 - Services with a secret are not answered: DNS cannot transmit it.
@@ -379,25 +381,27 @@ class Zone:
         return owner.missing()
 
     def _service(self, labels: Labels, owner: _Owner, begin: Callable[[int], int]) -> Response:
+        name = folded = dotted(labels)
+        of_tag = labels[-1].startswith(b"_")
+        selects = of_tag and len(labels) > 1 and labels[0].startswith(b"_")
         is_stable = True
-        if labels[-1].startswith(b"_"):
-            tag = labels[-1][1:]
-            labels = labels[:-1]
-            if not labels:
-                return owner.respond([])  # below ``_tcp`` there are names
-            name = dotted(labels)
-            of_name, found = self._permitted(name[1:]) if name.startswith(b"_") else ([], ())
+        services: list[Service] = []
+        if selects:
+            tag, folded = labels[-1][1:], dotted(labels[:-1])[1:]
+            of_name, found = self._permitted(folded)
             services = [service for service in of_name if _folded(service.protocol) == tag]
             if not services:
                 # A service without a label of its own has that of its provider, which may change unnoticed.
                 is_stable = False
                 services = [service for service in of_name if _folded(self._label(service)) == tag]
-            folded = name[1:]
-        else:
-            folded = name = dotted(labels)
+        if not services:
+            # Where nothing is selected, the answer depends on both names, and a basis has one.
+            is_stable, folded = not selects, name
             services, found = self._permitted(name)
         if not services:
-            return owner.respond([]) if self._is_parent(name) else owner.missing()
+            # Below ``_tcp``, and below the parents of names, there are the names with a protocol.
+            exists = self._is_parent(name) or (of_tag and (len(labels) == 1 or self._is_parent(dotted(labels[:-1]))))
+            return owner.respond([]) if exists else owner.missing()
         places, first = len(services), begin(len(services))
         data, additional = self._records(self.registry.by_check(services[first:] + services[:first]), owner)
         if is_stable:

@@ -192,6 +192,43 @@ def test_dots_in_a_name_are_labels(farm: DnsFarm) -> None:
         assert code(farm.ask(f"{no}.service.elkobroker.")) == "NXDOMAIN", no
 
 
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("_x", ("_x", "__x._tcp")),
+        ("_tcp", ("_tcp", "__tcp._tcp")),
+        ("a._tcp", ("a._tcp", r"a\._tcp", "_a._tcp._tcp")),
+        ("_sip._udp", ("_sip._udp", r"_sip\._udp", "__sip._udp._tcp")),
+        ("_a.b", ("_a.b", r"_a\.b", "__a.b._tcp")),
+    ],
+)
+def test_own_names_with_labels_of_srv_are_answered(farm: DnsFarm, name: str, asked: tuple[str, ...]) -> None:
+    farm.client().offer(desc(name, "192.0.2.1:1"))
+    for each in asked:
+        assert shown(farm.ask(f"{each}.service.elkobroker.")) == ["A 192.0.2.1"], each
+    for no in ("x", "a", "_a._udp", "sip._udp", "_sip._tcp", "c._tcp"):
+        assert code(farm.ask(f"{no}.service.elkobroker.")) == "NXDOMAIN", no
+
+
+def test_an_ambiguous_question_selects_before_it_is_an_own_name(farm: DnsFarm) -> None:
+    farm.client().offer(desc("_sip._udp", "192.0.2.1:1"))
+    other = farm.client("b")
+    for each in ({"protocol": "udp"}, {"label": "udp"}):
+        assert shown(farm.ask("_sip._udp.service.elkobroker.")) == ["A 192.0.2.1"]
+        other.offer(desc("sip", "192.0.2.2:2", **each))
+        assert shown(farm.ask("_sip._udp.service.elkobroker.")) == ["A 192.0.2.2"]
+        assert shown(farm.ask(r"_sip\._udp.service.elkobroker.")) == ["A 192.0.2.1"]
+        other.say("broker", "wontserve", services=["sip"])
+
+
+def test_parents_of_own_names_with_labels_of_srv_exist(farm: DnsFarm) -> None:
+    farm.client().offer(desc("a.x._tcp", "192.0.2.1:1"))
+    for parent in ("x._tcp", "_tcp", "x._tcp._ws"):
+        assert code(farm.ask(f"{parent}.service.elkobroker.")) == "NODATA", parent
+    for no in ("x", "b.x._tcp", "x._udp"):
+        assert code(farm.ask(f"{no}.service.elkobroker.")) == "NXDOMAIN", no
+
+
 def test_parents_go_with_the_last_name_below_them(farm: DnsFarm) -> None:
     client = farm.client()
     client.offer(desc("a.x", "h:1"), desc("a.x", "h:2"), desc("b.x", "h:3"))
@@ -424,7 +461,7 @@ def test_names_that_no_label_can_hold_are_harmless(farm: DnsFarm) -> None:
     names = ["a" * 255, ".", "..", "_", "_x", "\0", "a.", ".a", "é" * 100, "\ud800", "service", "_tcp"]
     registry.offer([Service(name, "192.0.2.1:1", provider) for name in names], Rights())
     assert len(farm.names) == len(names)
-    assert shown(farm.ask("_.service.elkobroker.")) == []
+    assert shown(farm.ask("_.service.elkobroker.")) == ["A 192.0.2.1"]
     assert shown(farm.ask("__x._tcp.service.elkobroker.")) == ["A 192.0.2.1"]
     assert shown(farm.ask("service.service.elkobroker.")) == ["A 192.0.2.1"]
     with capturedLogs() as events:
