@@ -56,9 +56,9 @@ def _objection(hostport: str) -> str:
 def hostport_remark(hostport: str) -> str:
     """Return a remark on an address that does not serve every client, as a sentence; empty without one."""
     host, colon, port = hostport.rpartition(":")
-    if not colon or not port.isdecimal() or not host:
+    if not colon or not (port.isascii() and port.isdecimal()) or not host:
         return "it is no host:port, so that DNS and Prometheus leave it out"
-    if int(port) == 0:
+    if not port.strip("0"):  # a long number is not converted, as it may be one that is refused
         return "it has no port"
     if host in ("localhost", "localhost.localdomain"):
         return _LOOPBACK

@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 
 import pytest
+from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.hostports import MAX_REMARKS, check_hostport, hostport_remark
@@ -65,6 +66,8 @@ def test_no_wire_registers_it(wire: str, hostport: str) -> None:
         ("0.0.0.0:80", "no address to connect to"),
         ("h:0", "no port"),
         ("h", "no host:port"),
+        ("h:٣", "no host:port"),
+        ("h:000", "no port"),
         ("192.0.2.1:80", ""),
         ("bank.example.com:80", ""),
     ],
@@ -72,6 +75,17 @@ def test_no_wire_registers_it(wire: str, hostport: str) -> None:
 def test_an_address_that_does_not_serve_every_client_has_a_remark(hostport: str, remark: str) -> None:
     found = hostport_remark(hostport)
     assert (remark in found) if remark else found == ""
+
+
+@pytest.mark.parametrize("wire", [name for name in OFFERING if name != "dbp"])  # where the port is a field apart
+@pytest.mark.parametrize("digit", ["1", "٣"])
+def test_a_port_of_thousands_of_digits_makes_no_wire_fail(wire: str, digit: str) -> None:
+    farm = ElkoFarm()
+    provider = WIRES[wire](farm).provider("provider")
+    with suppress(Refusal, Problem, AssertionError), capturedLogs() as events:
+        provider.offer("bank", f"h:{digit * 5_000}")
+    assert not [each for each in events if "log_failure" in each]
+    assert not farm.registry.find("bank", "tcp") or digit == "٣", "other digits are free text"
 
 
 @pytest.mark.parametrize("wire", OFFERING)
