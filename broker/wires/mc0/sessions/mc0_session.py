@@ -177,15 +177,17 @@ class Mc0Session:
 
 def named(identity: bytes) -> str:
     """Return a whole identity as printable text that no other identity has: an operator selects a session by it."""
-    text = identity.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return _printable(identity.replace(b"\\", b"\\\\"))
 
 
 def shown(name: bytes) -> str:
     """Return an identity or topic, which may be any bytes, as printable text for display and logs, cut at a limit."""
-    text = name.decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+    text = _printable(name)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _printable(data: bytes) -> str:
+    return "".join(c if c.isprintable() else _escaped(c) for c in data.decode("utf-8", "backslashreplace"))
 
 
 def _escaped(character: str) -> str:
