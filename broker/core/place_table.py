@@ -24,9 +24,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from broker.core.errors import Reason, Refusal, at_limit
+
+K = TypeVar("K")
 
 RESERVE = 4
 """The reserve of a listener is an even share of the pool divided by this number: so three quarters of the descriptors
@@ -59,6 +61,13 @@ probe."""
 
 GAVE_WAY = Refusal(Reason.TOO_MANY_CONNECTIONS, "all places are taken, and this connection gives way to a new one")
 NO_PLACE = at_limit("closing: all places are taken by peers that need them", "connections", Reason.TOO_MANY_CONNECTIONS)
+
+
+def both_ends(ordered: OrderedDict[K, Any]) -> Iterator[K]:
+    """Yield `EXAMINED` keys, half of them from each end; the first end comes first."""
+    half = EXAMINED // 2
+    yield from islice(ordered, half)
+    yield from islice(reversed(ordered), min(half, max(0, len(ordered) - half)))
 
 
 class Placed(Protocol):
@@ -279,11 +288,9 @@ class PlaceTable:
         return None
 
     def _oldest_strangers(self) -> Iterator[Placed]:
-        """Yield the oldest peers that have not authenticated, and the youngest, among which a crowd that has just
+        """Return the oldest peers that have not authenticated, and the youngest, among which a crowd that has just
         arrived is."""
-        half = EXAMINED // 2
-        yield from islice(self._strangers, half)
-        yield from islice(reversed(self._strangers), min(half, max(0, len(self._strangers) - half)))
+        return both_ends(self._strangers)
 
     def _idle(self) -> Iterator[Placed]:
         """Return peers that may give way, the longest idle first. Those that were active are moved to the end."""

@@ -23,14 +23,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain, count, islice
+from itertools import count
 from typing import Protocol
 
 import attrs
 
 from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
-from broker.core.place_table import EXAMINED
+from broker.core.place_table import both_ends
 from broker.net.peer_interfaces import (
     ENVELOPE_TOO_LONG,
     REQ,
@@ -243,10 +243,7 @@ class Routes:
     def _to_displace(self, source: str) -> Route:
         """Return the route that makes room for one of that network. Examines a bounded number: a crowd that has just
         arrived has the routes that were used last."""
-        candidates = chain(
-            islice(self._routes.values(), EXAMINED // 2), islice(reversed(self._routes.values()), EXAMINED // 2)
-        )
-        most = max((route.source for route in candidates), key=self._count)
+        most = max((self._routes[each].source for each in both_ends(self._routes)), key=self._count)
         return next(iter(self._of_source[most if self._count(most) >= self._count(source) else source].values()))
 
     def _count(self, source: str) -> int:
