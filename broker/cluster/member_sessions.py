@@ -346,8 +346,6 @@ class Sessions:
         self._interrupted = ""
         self._started: Deferred[None] | None = None
         self._running: Deferred[None] | None = None
-        self._remembered = 0.0
-        """Time from which the grace counts."""
         self._grace_timer: IDelayedCall | None = None
         self._patience: IDelayedCall | None = None
         self.parts = Parts(environment, self)
@@ -390,9 +388,10 @@ class Sessions:
 
     def last(self, grace: float) -> None:
         """Change the grace period of the entries of the run before, also of one that has begun."""
+        timer, more = self._grace_timer, grace - self._grace
         self._grace = grace
-        if self._grace_timer is not None and self._grace_timer.active():
-            self._grace_timer.reset(max(0.0, self._remembered + grace - self._clock.seconds()))
+        if timer is not None and timer.active():
+            timer.reset(max(0.0, timer.getTime() + more - self._clock.seconds()))
 
     # sessions
 
@@ -627,7 +626,6 @@ class Sessions:
     def _remember_providers(self) -> None:
         """Keep the entries of the run before for the grace period."""
         self.parts.own.remember()
-        self._remembered = self._clock.seconds()
         self._grace_timer = self._clock.callLater(self._grace, self.parts.own.forget)
 
     # the start

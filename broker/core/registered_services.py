@@ -314,14 +314,14 @@ class Restored:
                 replaced[place] = None
             else:
                 moved[key] += 1
+        if elsewhere and self._unrecorded and (wire, label) in self._labels:
+            self._labels[wire, label].add(live)
+        former: list[_Place] = []
         if moved and entry and (wire, entry) in self._entries:
             names = {service.name for service in services}
             own = self._of.get(self._entries[wire, entry], ())
             replaced |= dict.fromkeys(place for place in own if place[1] in names)
-        former: list[_Place] = []
-        if elsewhere and self._unrecorded and (wire, label) in self._labels:
-            self._labels[wire, label].add(live)
-        if moved and not (entry and (wire, entry) in self._entries):
+        elif moved:
             for place in self._labelled(wire, label, entry):
                 key = place[1:3]
                 if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
