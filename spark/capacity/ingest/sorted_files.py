@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 from spark.capacity.ingest.runs import RUNS, pairs_of, runs_of
 from spark.capacity.tables.column_reader import Row, footer
-from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.columns import FORMAT, arrow_schema
 from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table
 from spark.capacity.tables.time_windows import Ints
 
@@ -84,7 +84,7 @@ class SortedFiles:
             name = f"date={day}/{uuid.uuid4()}.parquet"
             self._write(rows, mine, self._new(BRONZE_RECORDS, name))
             told = pairs.filter(pc.equal(pairs["date"], day)).drop_columns("date")
-            pyarrow.parquet.write_table(told, self._new(BRONZE_PAIRS, name), compression="zstd", store_schema=False)
+            pyarrow.parquet.write_table(told, self._new(BRONZE_PAIRS, name), **FORMAT)
 
     @staticmethod
     def _write(rows: pa.Table, order: Ints, path: Path) -> None:
@@ -130,11 +130,10 @@ def writer_of(path: Path, schema: pa.Schema, ranged: Sequence[str] = ()) -> pyar
     return pyarrow.parquet.ParquetWriter(
         path,
         schema,
-        compression="zstd",
         use_dictionary=[name for name in schema.names if name not in distinct],
         column_encoding=dict.fromkeys(distinct, "DELTA_BINARY_PACKED"),
         write_statistics=list(ranged),
-        store_schema=False,
+        **FORMAT,
     )
 
 

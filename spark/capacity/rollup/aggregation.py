@@ -16,6 +16,7 @@ from spark.capacity.rollup.registrations import Lived, Names, Records, lived, of
 from spark.capacity.rollup.up_intervals import Pieces, add_pieces, minutes_of, pieces_of
 from spark.capacity.rollup.window_sums import FiveMinutes
 from spark.capacity.tables.column_reader import BROKER, CLOSED, OPEN, SILENT, WITHDRAWN, whole
+from spark.capacity.tables.columns import FORMAT
 from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, LIVENESS, Ints, window_of
 
 
@@ -60,7 +61,7 @@ def write(day: Day, pairs: Sequence[Pair], before: pa.Table, place: str) -> str 
     if not len(rows):
         return None
     path = f"{place}/{uuid.uuid4()}.parquet"
-    pyarrow.parquet.write_table(rows, path, compression="zstd", store_schema=False)
+    pyarrow.parquet.write_table(rows, path, **FORMAT)
     return path
 
 

@@ -4,6 +4,9 @@ unless the table says otherwise (`schema.Table.own`).
 Time is a timestamp in UTC; a date is the UTC date. Seconds, milliseconds and shares are doubles.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -33,6 +36,9 @@ TYPES: dict[str, tuple[DataType, pa.DataType]] = {
 """The types of columns, for Spark and for Arrow."""
 
 ARROW = dict(TYPES.values())
+
+FORMAT: Mapping[str, Any] = {"compression": "zstd", "store_schema": False}
+"""How Arrow writes files of tables. Their schema is that of Parquet alone, as in those of Spark."""
 
 Column = tuple[str, str, str]
 """Type, unit and meaning of a column."""

@@ -33,7 +33,7 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.tables.columns import arrow_schema
+from spark.capacity.tables.columns import FORMAT, arrow_schema
 from spark.capacity.tables.schema import BRONZE_RECORDS, Table
 
 LOCK, LOG = ".lock", ".spark.log"
@@ -322,9 +322,7 @@ class Tables:
         if all(pc.all(mask(batch[column])).as_py() is not False for batch in held.to_batches([column], **PIECES)):
             return
         staged = self.stage(table)
-        with pyarrow.parquet.ParquetWriter(
-            staged / f"{uuid.uuid4()}.parquet", schema, compression="zstd", store_schema=False
-        ) as writer:
+        with pyarrow.parquet.ParquetWriter(staged / f"{uuid.uuid4()}.parquet", schema, **FORMAT) as writer:
             for batch in held.to_batches(**PIECES):
                 writer.write_batch(batch.filter(mask(batch[column])))
         self._swap(table)
@@ -355,7 +353,7 @@ class Tables:
 
     @staticmethod
     def _write(rows: pa.Table, folder: Path) -> None:
-        pyarrow.parquet.write_table(rows, folder / f"{uuid.uuid4()}.parquet", compression="zstd", store_schema=False)
+        pyarrow.parquet.write_table(rows, folder / f"{uuid.uuid4()}.parquet", **FORMAT)
 
     def state(self) -> State:
         """Return the work that an earlier run has begun and not finished."""
