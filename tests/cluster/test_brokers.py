@@ -174,7 +174,7 @@ def test_a_broker_ends_where_the_layout_is_newer_than_it_knows(tmp_path: Path) -
 
 
 def test_a_reload_of_the_grace_applies_to_what_the_other_brokers_find(tmp_path: Path) -> None:
-    """What a broker remembers of its run before the restart ends with the new grace period."""
+    """The services that a broker remembers from before its restart end with the new grace period."""
     grace = "[broker]\ngrace = {}\n"
     with Brokers(tmp_path, "b", ttl=20) as farm:
         a = farm.start("a", config=grace.format(600))

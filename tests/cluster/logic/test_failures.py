@@ -638,12 +638,22 @@ def test_listeners_that_change_during_a_return_do_not_hide_its_end(farm: Farm) -
 
 
 def own_providers(member: Member) -> list[Provider]:
-    """What the store of a broker has for its next start."""
+    """Return the providers that the store of a broker has for its next start."""
     return [each for each in member.registry.providers() if not each.broker]
 
 
+def started_again(farm: Farm, member: Member) -> Member:
+    """Kill a member, and start it again a second later with what its store has."""
+    kept = own_providers(member)
+    member.kill()
+    farm.run(1.0)
+    again = farm.member(member.name, member.memory, kept)
+    farm.until(lambda: again.started, "the restart")
+    return again
+
+
 def places(member: Member) -> list[str]:
-    """The addresses at which a broker finds the bank, restored ones too."""
+    """Return the addresses at which a broker finds the bank, restored ones too."""
     return sorted(each.hostport for each in member.registry.find("bank", "tcp", restored=True))
 
 
@@ -670,11 +680,7 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     a, b = farm.joined("a", "b")
     a.register("bank", "h:1", "one")
     farm.until(b.found, "the service")
-    kept = own_providers(a)
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory, kept)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a)
     new = again.register("bank", "h:777", "one")
     farm.until(lambda: b.found() == [new], "the move", 1.0)
 
@@ -736,11 +742,7 @@ def test_what_a_provider_does_not_offer_again_before_it_ends_goes_everywhere(far
     id = a.register("bank", "h:1", "one")
     a.registry.offer([Service("bank", "h:1", id, protocol="udp")], Rights())
     farm.until(lambda: len(b.registry.services("bank")) == 2, "the services")
-    kept = own_providers(a)
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory, kept)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a)
     new = again.register("bank", "h:1", "one")
     farm.until(lambda: b.found() == [new], "the return")
     if whole:
@@ -756,11 +758,7 @@ def test_what_a_provider_has_not_offered_again_before_the_next_stop_stays_for_th
     id = a.register("bank", "h:1", "one")
     a.offer(id, "shop", "h:2")
     farm.until(lambda: b.found("shop"), "the services")
-    kept = own_providers(a)
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory, kept)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a)
     new = again.register("bank", "h:1", "one")
     farm.until(lambda: b.found() == [new], "the return")
     again.register("mail", "h:3")  # is still to be written
@@ -797,11 +795,7 @@ def test_a_provider_that_offers_its_services_again_one_by_one_keeps_the_others(f
     a.offer(id, "bank", "h:2")
 
     farm.until(lambda: places(b) == ["h:1", "h:2"], "the services")
-    kept = own_providers(a)
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory, kept)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a)
     new = again.register("bank", back, "one")
     farm.until(lambda: places(b) == sorted([back, "h:2"]) and new in b.found(), "the first one", 1.0)
     again.registry.amend(attrs.evolve(again.registry.services_of(new)[0], info="{}"))
@@ -820,11 +814,7 @@ def test_of_services_that_are_offered_together_one_at_a_known_place_has_not_move
     id = a.register("bank", "h:1", "one")
     a.offer(id, "bank", "h:2")
     farm.until(lambda: b.found() == [id, id], "the services")
-    kept = own_providers(a)
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory, kept)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a)
     new = again.registry.join("one", "elko", "10.0.0.1:5")
     again.registry.offer([Service("bank", place, new) for place in back], Rights())
     farm.until(lambda: b.found() == [new, new], "both", 1.0)

@@ -720,14 +720,20 @@ def test_a_queue_on_a_disk_stays_with_its_broker_while_that_is_away() -> None:
         b.store.close()
 
 
+def with_a_busy_queue(claims: Claims, here: str) -> Broker:
+    """A broker with a queue that has a stored message, and with a busy one."""
+    broker = on_disk(claims, "a", here)
+    for name in ("q", "busy"):
+        assert broker.ask(name) is None
+    broker.send(b"1")
+    broker.run()
+    return broker
+
+
 def test_the_claim_of_an_unused_queue_is_released_beside_messages_that_keep_coming() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here:
-        a = on_disk(claims, "a", here)
-        for name in ("q", "busy"):
-            assert a.ask(name) is None
-        a.send(b"1")
-        a.run()
+        a = with_a_busy_queue(claims, here)
         worker = Worker()
         consumer = a.consume(worker)
         a.wait(DURABLE.expires)
@@ -750,11 +756,7 @@ def test_the_claim_of_an_unused_queue_is_released_beside_messages_that_keep_comi
 def test_the_claim_of_an_unused_queue_is_kept_until_its_last_removal_is_written() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here:
-        a = on_disk(claims, "a", here)
-        for name in ("q", "busy"):
-            assert a.ask(name) is None
-        a.send(b"1")
-        a.run()
+        a = with_a_busy_queue(claims, here)
         a.send(b"x", name="busy")
         a.wait(1.0)  # a transaction without the removal is in progress
         assert a.waiting() == [b"1"]
