@@ -25,9 +25,8 @@ def strict_decoder(parse_int: Callable[[str], object] = int) -> json.JSONDecoder
 
 
 def is_deeper(text: str, depth: int) -> bool:
-    """Return True if a text of JSON is nested deeper than ``depth``, and
-    of another text at least if its part before the mistake is.
-    """
+    """Return True if a text of JSON is nested deeper than ``depth``. In other text, at least the brackets before the
+    mistake count."""
     if text.count("[") + text.count("{") <= depth:
         return False
     brackets = _NO_BRACKET.sub("", without_strings(text))

@@ -159,8 +159,8 @@ class QueueInfo:
 
 @attrs.frozen
 class RestoredMessage:
-    """Durable message from before a restart. ``number`` is the keeper's number of its queue, 0 if the
-    keeper numbers it later.
+    """Durable message from before a restart. ``number`` is the keeper's number of its queue, 0 if the keeper numbers it
+    later.
 
     ``seconds`` is its remaining TTL; infinite for most. ``damaged``: it does not match its checksum. Such a message
     becomes a dead letter, and only its head is known to be readable.
