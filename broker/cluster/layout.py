@@ -41,7 +41,6 @@ from broker.core.model import (
     Service,
 )
 from broker.core.service_info import MAX_INFO, info_fault
-from broker.strict_json import strict_decoder
 
 LAYOUT = 2
 """Version of the layout. It rises with changes that an older program would misunderstand."""
@@ -416,15 +415,17 @@ def _without_surrogates(text: bytes) -> bytes:
 def _info_fault(info: str) -> str:
     """Return why parsers may refuse an info, as the rest of a sentence; empty for one that all parse."""
     if fault := info_fault(info):
-        return fault  # first: beyond the limits the decoder fails
+        return fault  # first: beyond the limits the parser fails
     try:
-        value = _INFO.decode(info)
+        value = json.loads(info, parse_constant=_no_constant)
     except ValueError:
         value = None
     return "" if isinstance(value, dict) else "is no object of JSON"
 
 
-_INFO = strict_decoder()
+def _no_constant(name: str) -> None:
+    """Refuse NaN and the infinities, which Python's parser adds to JSON."""
+    raise ValueError(name)
 
 
 def _url(text: str) -> bytes:

@@ -20,14 +20,15 @@ Rules of JSON. RFC 11 answers valid JSON, and drops invalid: so both are recogni
 from __future__ import annotations
 
 import enum
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal, TypeVar
 
 import msgspec
 
 from broker.core.errors import Malformed, Reason
-from broker.strict_json import is_deeper, strict_decoder
 from broker.wires.mtl.codec.data_messages import MAX_STRING, is_name
 from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
@@ -48,7 +49,7 @@ def read_json(data: bytes) -> object:
         text = data.decode()
     except UnicodeDecodeError:
         raise IllFormed(Fault.ENCODING, "the body is not UTF-8") from None
-    if is_deeper(text, MAX_DEPTH):
+    if _depth(text) > MAX_DEPTH:
         if is_json(text):
             raise TooDeep
         raise _no_json()
@@ -67,7 +68,24 @@ def _number(text: str) -> int:
     return int(text[:MAX_DIGITS])
 
 
-_DECODER = strict_decoder(_number)
+def _constant(text: str) -> object:
+    raise ValueError(text)  # NaN and Infinity, which Python accepts
+
+
+_DECODER = json.JSONDecoder(parse_int=_number, parse_constant=_constant)
+
+_ANY_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_NO_BRACKET = re.compile(r"[^][{}]++")
+_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+def _depth(text: str) -> int:
+    """Return the nesting of a text if it is JSON; if not, at least the nesting before the mistake."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0
+    brackets = _NO_BRACKET.sub("", _ANY_STRING.sub("", text))
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
 
 # The grammar, without recursion. The text is reduced to one character for each token; control characters stand for
 # strings, other scalars and keys, since there are none in JSON but white space.
