@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -129,6 +131,21 @@ def test_a_wheel_for_all_machines_has_the_broker_the_jobs_and_the_plugin_and_not
         sys.executable, "-m", "check_wheel_contents", "--config", ROOT / "pyproject.toml", wheel, cwd=tmp_path
     )
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_wheel_has_its_bill_of_materials(tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel_of_the_checkout(tmp_path)) as wheel:
+        [name] = [each for each in wheel.namelist() if "/sboms/" in each]
+        bill = json.loads(wheel.read(name))
+        assert name in wheel.read(f"{name.partition('/')[0]}/RECORD").decode()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert name == f"elkobroker-{version}.dist-info/sboms/elkobroker.cdx.json"
+    component = bill["metadata"]["component"]
+    assert (bill["bomFormat"], component["name"], component["version"]) == ("CycloneDX", "elkobroker", version)
+    assert component["purl"] == f"pkg:pypi/elkobroker@{version}"
+    # The wheel bundles nothing of others.
+    assert bill["components"] == []
+    assert bill["compositions"] == [{"aggregate": "complete", "assemblies": [component["bom-ref"]]}]
 
 
 def test_the_source_distribution_has_every_file_of_the_checkout(tmp_path: Path) -> None:
