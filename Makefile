@@ -30,7 +30,7 @@ help:
 	@echo 'make uninstall  removes it again, but for configuration, state and user'
 	@echo 'make docs   builds the pages as a site into dist/site, which needs no network'
 	@echo 'make packages  builds the wheel, the source distribution and the Debian package into dist (on Debian)'
-	@echo 'make release   builds these twice, compares, sums and signs them, and makes the tag (KEY=key of gpg)'
+	@echo 'make release   builds these and the image twice, as root, compares, sums and signs them, and makes the tag (KEY=key of gpg)'
 	@echo 'make clean  removes .venv and all generated files'
 
 run:

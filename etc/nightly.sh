@@ -13,7 +13,7 @@
 #   rounds     200 rounds of a farm of 100 providers, on hosts of their own, with faults of brokers, networks and etcd
 #   soak       an hour of mixed use: fails if the memory rises by more than the goal of bench/soak.py
 #   mutants    changes by chance in files that changed within a day: fails if tests notice too few of them
-#   builds     the packages, on Debian, twice by reprotest: fails if the bytes differ
+#   builds     the packages and the image, as root on Debian, twice by reprotest: fails if the bytes differ
 set -u
 cd "$(dirname "$0")/.."
 PARTS=${PARTS:-fuzz histories queues rounds soak mutants builds}

@@ -3,7 +3,8 @@
 #
 #   package.sh wheel     the wheel, which fits all machines, and the source distribution
 #   package.sh deb       the Debian package, for the release of Debian on this machine
-#   package.sh all       both, and the SBOM of the Debian package
+#   package.sh image     the container image, as an archive that docker and podman load, on a Debian made for it
+#   package.sh all       all three, and the SBOM of the Debian package
 #   package.sh twice     all of these by reprotest: two builds in different environments, compared by diffoscope
 #   package.sh release   the same; SHA256SUMS and its signature; the tag. The fragments in changelog.d become a section of
 #                        CHANGELOG.md, in a commit before. docs/releasing.md has the steps around it
@@ -22,7 +23,12 @@ umask 022
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+# buildah leaves its storage mounted.
+clean_up() {
+    if [ -d "$folder/images" ]; then umount --recursive "$folder/images/overlay" 2>/dev/null || true; fi
+    rm -rf "$folder"
+}
+trap clean_up EXIT
 # A shell that a signal ends does not run the commands for its exit.
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
@@ -85,10 +91,66 @@ sbom() {
     rm -rf "$folder/package"
 }
 
+# images ARGUMENTS: buildah with a storage that ends with this script. The driver "vfs" would copy each layer.
+images() { buildah --storage-driver overlay --root "$folder/images" --runroot "$folder/run" "$@"; }
+
+# Takes from the archive of an image the random names of the containers in which it was built, and digests over them. Its
+# configuration is named by its own digest. The folders, for docker before 1.10, are left out.
+without_containers() {
+    mkdir "$folder/archive"
+    tar -x -f "$1" -C "$folder/archive"
+    (
+        cd "$folder/archive"
+        named=$(sed 's/.*"Config":"\([0-9a-f]*\.json\)".*/\1/' manifest.json)
+        sed -i -e 's/"container":"[0-9a-f]*",//' -e 's/"parent":"[^"]*",//' -e 's/"Hostname":"[0-9a-f]*"/"Hostname":""/g' "$named"
+        config=$(sha256sum "$named" | cut -d ' ' -f 1).json
+        mv "$named" "$config"
+        # docker finds the first name of the latest one, and podman the second.
+        sed -i -e "s/$named/$config/" -e 's|"localhost/elkobroker:latest"|"docker.io/library/elkobroker:latest",&|' manifest.json
+        tar -c --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=a=r -- manifest.json "$config" *.tar >"$1"
+    )
+}
+
+image() {
+    [ "$(id -u)" = 0 ] || fail "the image is built by root"
+    need mmdebstrap mmdebstrap
+    need buildah buildah
+    copy_tree
+    container=$tree/etc/container
+    debian=$(sed -n 's/^ARG BASE=.*debian:\([a-z]*\)-slim$/\1/p' "$container/Containerfile")
+    # mmdebstrap copies two files of this machine. A layer has one time for all its files, to which a module compiled with
+    # the time of its source does not fit: Python would compile it at each start.
+    # reprotest claims Linux 2.6, on which libc6 is not installed: setarch takes that back.
+    quietly setarch linux64 mmdebstrap --variant=minbase --include=python3,python3-venv,ca-certificates,etcd-server \
+        --customize-hook='rm -f "$1/etc/hostname" "$1/etc/resolv.conf"' \
+        --customize-hook='PYTHONHASHSEED=0 chroot "$1" python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/python3 /usr/lib/python3.*[0-9]' \
+        "$debian" "$folder/base.tar"
+    made=$(images from scratch)
+    quietly images add --quiet "$made" "$folder/base.tar" /
+    rm "$folder/base.tar"
+    quietly images commit --rm --timestamp "$SOURCE_DATE_EPOCH" "$made" base
+    # pip trusts in the image what it trusts here.
+    set --
+    for place in /etc/ssl/certs /usr/local/share/ca-certificates; do
+        [ ! -d "$place" ] || set -- "$@" --volume "$place:$place:ro"
+    done
+    quietly images bud --format docker --isolation chroot --network host --pull-never --timestamp "$SOURCE_DATE_EPOCH" "$@" \
+        --build-arg BASE=localhost/base --build-arg VERSION="$version" --ignorefile "$tree/.dockerignore" \
+        --file "$container/Containerfile" --tag built "$tree"
+    # Twisted reads the plugins again unless their cache is later than they are: a layer of its own, a second later.
+    made=$(images from --pull-never localhost/built)
+    quietly images run --isolation chroot --user 0:0 "$made" -- sh -c 'touch /opt/elkobroker/lib/python*/site-packages/twisted/plugins/dropin.cache'
+    quietly images commit --rm --format docker --timestamp $((SOURCE_DATE_EPOCH + 1)) "$made" elkobroker
+    quietly images push localhost/elkobroker "docker-archive:$folder/image.tar:elkobroker:$version"
+    without_containers "$folder/image.tar"
+    gzip -n <"$folder/image.tar" >"$DIST/elkobroker-$version-image-$(dpkg --print-architecture).tar.gz"
+}
+
 all() {
     wheel
     deb
     sbom
+    image
 }
 
 # A varied time would be outside of the validity of certificates, when pip downloads. Another user, host name or order of
@@ -114,7 +176,7 @@ changelog() {
         before=$(git rev-parse HEAD)
         tool towncrier
         "$folder/venv/bin/towncrier" build --yes --version "$version"
-        trap 'git reset --quiet --hard "$before"; rm -rf "$folder"' EXIT
+        trap 'git reset --quiet --hard "$before"; clean_up' EXIT
         git commit --quiet --all --message "Release $version"
         SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
     else
@@ -141,13 +203,13 @@ release() {
         git tag --annotate --message "elkobroker $version" "v$version"
         echo "package: KEY names no key: SHA256SUMS and the tag are not signed"
     fi
-    trap 'rm -rf "$folder"' EXIT
+    trap clean_up EXIT
 }
 
 case ${1:-} in
-    wheel | deb | all | twice | release) "$1" ;;
+    wheel | deb | image | all | twice | release) "$1" ;;
     *)
-        echo "usage: $0 wheel|deb|all|twice|release" >&2
+        echo "usage: $0 wheel|deb|image|all|twice|release" >&2
         exit 2
         ;;
 esac

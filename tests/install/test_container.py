@@ -1,19 +1,22 @@
-"""The image of `etc/container`, on a base made by mmdebstrap: alone, and as three brokers by the compose file."""
+"""The image that `etc/package.sh` makes for a release: alone, and as three brokers by the compose file."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.install.systemd_host import make_root
 from tests.integration.daemon import environment
 from tests.packages import ALONE, need_namespaces, program
 from tests.patience import PATIENCE
@@ -21,8 +24,6 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-TRUSTED = ("/etc/ssl/certs", "/usr/local/share/ca-certificates")
-"""The certificates of this machine: pip must trust in the image what it trusts here."""
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +33,20 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip("an image is built by root")
     where = tmp_path_factory.mktemp("container")
     buildah = program("buildah")
-    root = make_root(where, "python3,python3-venv,ca-certificates,etcd-server")
+    program("mmdebstrap")
+    variables = {**os.environ, "DIST": str(where / "dist"), "TMPDIR": str(where)}
+    build = ["sh", "etc/package.sh", "image"]
+    done = subprocess.run(build, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    if done.stderr.endswith("setarch fails\n"):
+        pytest.skip(f"mmdebstrap makes no Debian here: {' '.join(done.stderr.split()[-20:])}")
+    assert done.returncode == 0, done.stderr
+    [archive] = (where / "dist").iterdir()
     command = [buildah, *stored(where)]
-
-    def run(*words: str) -> str:
-        return subprocess.run([*command, *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-
-    base = run("from", "scratch")
-    run("add", "-q", base, str(root), "/")
-    run("commit", "-q", base, "base")
-    volumes = [word for place in TRUSTED if Path(place).exists() for word in ("--volume", f"{place}:{place}:ro")]
-    build = ["bud", "--format", "docker", "--isolation", "chroot", "--network", "host", "--pull-never", *volumes]
-    files = ["--ignorefile", ".dockerignore", "--file", "etc/container/Containerfile"]
-    run(*build, "--build-arg", "BASE=localhost/base", *files, "--tag", "elkobroker", ".")
+    # podman and buildah of Debian 12 read no compressed archive.
+    unpacked = where / "image.tar"
+    with gzip.open(archive) as packed, unpacked.open("wb") as file:
+        shutil.copyfileobj(packed, file)
+    subprocess.run([*command, "pull", f"docker-archive:{unpacked}"], env=variables, check=True, capture_output=True)
     yield where
     subprocess.run([*command, "rm", "--all"], check=False, capture_output=True)
     subprocess.run(["umount", "--recursive", str(where / "storage/overlay")], check=False, capture_output=True)
@@ -94,7 +96,47 @@ def test_the_image_says_how_it_is_run_stopped_and_checked(storage: Path) -> None
     assert {"9000/tcp", "9080/tcp", "61616/tcp", "5246/tcp", "5246/udp", "5975/tcp", "5976/tcp"} == {
         *config["ExposedPorts"]
     }
-    assert config["Labels"]["org.opencontainers.image.title"] == "elkobroker"
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
+    assert (labels["title"], labels["licenses"]) == ("elkobroker", "MIT")
+    assert labels["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_the_archive_has_nothing_of_its_build_in_it(storage: Path) -> None:
+    """One time for all files of a layer, no log, and no name of a container: two builds give the same bytes."""
+    with tarfile.open(storage / "image.tar") as packed:
+        manifest = json.loads(read(packed, "manifest.json"))[0]
+        text = read(packed, manifest["Config"])
+        assert manifest["Config"] == f"{hashlib.sha256(text).hexdigest()}.json"
+        config = json.loads(text)
+        assert (config["config"]["Hostname"], config["container_config"]["Hostname"]) == ("", "")
+        assert not {"container", "parent"} & set(config)
+        for name in manifest["Layers"]:
+            with tarfile.open(fileobj=packed.extractfile(name)) as layer:
+                members = layer.getmembers()
+            assert len({each.mtime for each in members}) == 1
+            files = {each.name: each.size for each in members if each.isfile()}
+            kept = r"(var/log/|root/\.cache/|etc/(hostname|resolv.conf|machine-id)$)"
+            assert {path for path, size in files.items() if re.match(kept, path) and size} <= {"etc/machine-id"}
+
+
+def test_no_module_of_the_image_is_compiled_at_a_start(image: list[str]) -> None:
+    """Compiled modules do not name the time of their sources, and the cache of plugins is later than they are."""
+    script = """
+import pathlib, sys, sysconfig
+places = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+files = [path for place in places for path in pathlib.Path(place).rglob("*.pyc")]
+print(len(files) > 1000, sum(path.read_bytes()[4:8] != bytes([1, 0, 0, 0]) for path in files))
+plugins = pathlib.Path(sysconfig.get_path("purelib"), "twisted/plugins")
+print((plugins / "dropin.cache").stat().st_mtime > max(path.stat().st_mtime for path in plugins.glob("*.py")))
+"""
+    done = subprocess.run([*image, "/opt/elkobroker/bin/python", "-c", script], capture_output=True, text=True)
+    assert done.stdout == "True 0\nTrue\n", done.stdout + done.stderr
+
+
+def read(packed: tarfile.TarFile, name: str) -> bytes:
+    file = packed.extractfile(name)
+    assert file is not None
+    return file.read()
 
 
 CONTAINERS = """[engine]
