@@ -113,7 +113,8 @@ def build(
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     kind = Registry if join is None else _clustered()
     leases = Leases(reactor)
-    scheduler = Scheduler(reactor, leases.look, time.thread_time)
+    turns = Turns(reactor)
+    scheduler = Scheduler(reactor, leases.look, time.thread_time, background=turns)
     registry = kind(
         reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored, scheduler.memory
     )
@@ -146,7 +147,7 @@ def build(
         topics=topics,
         leases=leases,
         scheduler=scheduler,
-        turns=Turns(reactor),
+        turns=turns,
         refusal_log=RefusalLog(counters, reactor),
         in_thread=in_thread,
         damages=damages,

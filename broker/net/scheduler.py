@@ -43,6 +43,7 @@ from twisted.logger import Logger
 
 from broker.access.identity import network_of
 from broker.core.memory_budget import MemoryBudget
+from broker.core.turns import Turns
 from broker.net.proxies import TrustedProxies
 
 T = TypeVar("T")
@@ -115,7 +116,8 @@ class Scheduler:
     ``look`` is called at the beginning of each quantum: it advances the liveness clock (`broker.core.liveness`).
     ``cpu`` returns the CPU time of the thread in seconds; by default it is that of ``clock``, as without other load.
     ``memory`` is the account of the memory of connections: as the time, it is one for all of them. So are ``proxies``,
-    those whose clients have turns, memory and places by their own addresses.
+    those whose clients have turns, memory and places by their own addresses; and ``background``, the account of work
+    for many connections at once, such as a drain.
     """
 
     log = Logger()
@@ -126,8 +128,10 @@ class Scheduler:
         look: Callable[[], None] = lambda: None,
         cpu: Callable[[], float] | None = None,
         memory: MemoryBudget | None = None,
+        background: Turns | None = None,
     ) -> None:
         self.memory = memory or MemoryBudget(seconds=clock.seconds)
+        self.background = background or Turns(clock)
         self.proxies = TrustedProxies()
         self._clock = clock
         self._look = look

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
+from broker.core.turns import SHARE
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory
 from broker.net.refusal_log import Counters, RefusalLog
@@ -17,6 +18,7 @@ from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession
+from tests.ticking_clock import TickingClock
 from tests.wires.recording import ElkoFarm
 
 TEXT = "the broker is draining: connect to another one"
@@ -26,7 +28,7 @@ class Listener:
     """A listener of the Elko Broker without sockets."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.farm = ElkoFarm()
         self.counters = Counters()
         turns = Scheduler(self.clock)
@@ -79,6 +81,34 @@ def test_a_further_drain_repeats_no_refusal() -> None:
     listener.factory.drain()
     listener.factory.drain()
     assert listener.said(line) == [TEXT]
+
+
+def test_many_peers_are_sent_away_in_several_turns() -> None:
+    listener = Listener()
+    lines = [listener.connect(port) for port in range(1, 41)]
+    listener.clock.tick = SHARE / 10  # each of them takes that time, or more
+    listener.factory.drain()
+    counts = [0, sum(line.transport.disconnecting for line in lines)]
+    assert listener.connect(99).turned_away is not None, "from the beginning"
+    while counts[-1] < len(lines):
+        assert len(counts) < 200
+        listener.clock.turn()
+        counts.append(sum(line.transport.disconnecting for line in lines))
+    assert max(later - earlier for earlier, later in itertools.pairwise(counts)) <= 10
+    listener.clock.tick = 0.0
+    assert {*map(tuple, map(listener.said, lines))} == {(TEXT,)}
+
+
+def test_an_end_of_the_drain_keeps_none_of_the_peers_that_it_sends_away() -> None:
+    listener = Listener()
+    lines = [listener.connect(port) for port in range(1, 41)]
+    listener.clock.tick = SHARE / 10
+    listener.factory.drain()
+    listener.factory.undrain()
+    newcomer = listener.connect(99)
+    listener.clock.tick = 0.0
+    assert {*map(tuple, map(listener.said, lines))} == {(TEXT,)}
+    assert (listener.said(newcomer), newcomer.transport.disconnecting) == ([], False)
 
 
 def test_one_connection_is_closed_by_its_address() -> None:

@@ -197,9 +197,9 @@ class Backlog:
 
     def _release(self, peer: RouterPeer) -> None:
         """Count nothing of a peer."""
-        before, peer.pieces = peer.pieces, {}
-        if not peer.weight and not before:
+        if not peer.weight and not peer.pieces:
             return
+        before, peer.pieces = peer.pieces, {}
         heirs = self._pass_on(peer, before)
         self._set(peer, 0)
         self._count(heirs)

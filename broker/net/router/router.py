@@ -14,12 +14,13 @@ The file is longer than others: its methods change the table of peers of one soc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
 
 from broker.access.identity import network_of, owner_of
 from broker.core.errors import Reason, Refusal
@@ -100,10 +101,15 @@ ASKED = 2
 """The round at which a silent peer gets a PING: it was silent for at least one `IDLE`."""
 
 
-class IdleCheck:
-    """A check of all connections every `IDLE` seconds, while there are any.
+Each = Callable[[Iterable[RouterPeer], Callable[[RouterPeer], object]], Deferred[None]]
+"""`ConnectionFactory.each`."""
 
-    A counter in each connection, which input resets, costs less than a timer for each.
+
+class IdleCheck:
+    """A check of all connections, which begins `IDLE` seconds after the last one, while there are any.
+
+    A counter in each connection, which input resets, costs less than a timer for each. The check of many connections
+    takes several turns of the reactor.
     """
 
     def __init__(
@@ -111,38 +117,56 @@ class IdleCheck:
         clock: IReactorTime,
         peers: Callable[[], Collection[RouterPeer]],
         answer: Callable[[RouterPeer, bytes], object],
+        each: Each,
     ) -> None:
         self._clock = clock
         self._peers = peers
         self._answer = answer
+        self._each = each
         self._next: IDelayedCall | None = None
+        self._round: Deferred[None] | None = None
+        """The round in progress."""
 
     def start(self) -> None:
         """Start the rounds. Idempotent."""
-        if self._next is None:
-            self._next = self._clock.callLater(IDLE, self._round)
+        if self._next is None and self._round is None:
+            self._next = self._clock.callLater(IDLE, self._begin)
 
     def stop(self) -> None:
         """Stop the rounds."""
         if self._next is not None and self._next.active():
             self._next.cancel()
         self._next = None
+        if self._round is not None:
+            self._round.cancel()
 
-    def _round(self) -> None:
-        """Close connections that were silent for two rounds; send a PING to those that were silent for one."""
+    def _begin(self) -> None:
         self._next = None
-        for peer in list(self._peers()):
-            peer.silence += 1
-            if peer.silence < ASKED:
-                continue
-            if peer.silence > ASKED:
-                peer.refuse(Refusal(Reason.SILENT, "nothing was heard of it, not even the answer to a PING"))
-            elif ping := peer.machine.ping():
-                self._answer(peer, ping)
-            else:
-                peer.silence = 0
+        self._round = self._each(list(self._peers()), self._check)
+        self._round.addCallbacks(self._end, self._stopped)
+
+    def _check(self, peer: RouterPeer) -> None:
+        """Close a connection that was silent for two rounds; send a PING to one that was silent for one."""
+        if not peer.number:
+            return  # it has left since the round began
+        peer.silence += 1
+        if peer.silence < ASKED:
+            return
+        if peer.silence > ASKED:
+            peer.refuse(Refusal(Reason.SILENT, "nothing was heard of it, not even the answer to a PING"))
+        elif ping := peer.machine.ping():
+            self._answer(peer, ping)
+        else:
+            peer.silence = 0
+
+    def _end(self, _: None) -> None:
+        self._round = None
         if self._peers():
             self.start()
+
+    def _stopped(self, failure: Failure) -> None:
+        failure.trap(CancelledError)
+        self._round = None
 
 
 # Tap of the output of a ROUTER: copies of the messages to some of its peers, before they are encoded.
@@ -252,7 +276,7 @@ class Router(ConnectionFactory):
         self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.memory, self.order)
         self._fan_out = FanOut(self._peers, self.order, self._backlog, self.memory, sealing)
         self._high_water = self._backlog.limits.messages
-        self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
+        self._idle_check = IdleCheck(clock, self._peers.values, self.answer, self.each)
 
     def serve(
         self,
@@ -434,10 +458,22 @@ class Router(ConnectionFactory):
         self._high_water = limits.high_water
         self._backlog.limits = attrs.evolve(self._backlog.limits, messages=limits.high_water)
 
+    def dismiss(self, connections: Collection[StreamConnection], refusal: Refusal) -> None:
+        """See `ConnectionFactory`. From now on nothing is received from these peers."""
+        for peer in connections:
+            assert isinstance(peer, RouterPeer)
+            if peer is self.current:
+                self.send_away(peer, refusal)
+            else:
+                peer.end_input()
+        super().dismiss(connections, refusal)
+
     def revoke(self, keys: Collection[str]) -> None:
-        """Close the connections of revoked client keys (Z85)."""
-        for peer in [each for each in self._peers.values() if each.key in keys]:
-            peer.refuse(Refusal(Reason.KEY_NOT_ALLOWED, "the key of this connection was revoked"))
+        """End the service of revoked client keys (Z85) at once, and close their connections, many in several turns."""
+        gone = [each for each in self._peers.values() if each.key in keys]
+        self.dismiss(gone, Refusal(Reason.KEY_NOT_ALLOWED, "the key of this connection was revoked"))
+        for peer in gone:
+            self.left(peer)
 
     def tap(self, wanted: Callable[[StreamConnection], bool], seen: TapSeen) -> None:
         """See `ConnectionFactory`."""

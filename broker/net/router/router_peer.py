@@ -255,6 +255,12 @@ class RouterPeer(StreamConnection):
 
     # closing
 
+    def end_input(self) -> None:
+        """Receive nothing more, until a later turn closes the connection. Not for the peer whose quantum it is."""
+        self._rest = None
+        self._held = b""
+        self._let_go()
+
     def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
         """Close because of a peer's error, which is counted, and logged within the rate limit."""
         if self.life.closing:

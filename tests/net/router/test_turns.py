@@ -1,9 +1,10 @@
-"""Fairness: no number of messages keeps the reactor from turning, or other peers from their answers."""
+"""Fairness: no number of messages or peers keeps the reactor from turning, or other peers from their answers."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 
@@ -11,11 +12,15 @@ import zmq
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
+from broker.core.errors import Reason
 from broker.core.memory_budget import SHORT
+from broker.core.turns import SHARE
 from broker.net.connection import UNWATCHED
+from broker.net.peer_interfaces import Sent
+from broker.net.router.router import IDLE
 from broker.net.scheduler import Scheduler
 from tests.net.router.rig import Rig, Server, Speaker
-from tests.net.waiting import reactor, until
+from tests.net.waiting import reactor, turn, until
 from tests.ticking_clock import TickingClock
 
 
@@ -111,6 +116,123 @@ class Fairness(Rig):
         done: Deferred[None] = Deferred()
         reactor.callLater(0, done.callback, None)
         await done
+
+
+MANY = 40
+"""Peers: several times those of one turn."""
+
+IN_TURN = 10
+"""Peers at most that are closed or checked in one turn: each takes a tenth of the share, or more."""
+
+
+class ManyPeers(Rig):
+    """A ROUTER with peers that are closed or checked together. Only the test lets the turns of its scheduler pass."""
+
+    async def start(self) -> tuple[TickingClock, Server, list[Speaker]]:
+        clock = TickingClock()
+        server = self.serve(turns=Scheduler(clock), clock=clock)
+        peers = [self.speaker(server, b"%d" % number) for number in range(MANY)]
+
+        def shaken() -> bool:
+            clock.turn()
+            for peer in peers:
+                peer.look()
+            return len(server.router._peers) == MANY and all(peer.machine.encoder for peer in peers)
+
+        await until(shaken)
+        self.addCleanup(self.let_go, clock, server)
+        clock.tick = 1.2 * SHARE / IN_TURN
+        return clock, server, peers
+
+    def counted(self, clock: TickingClock, count: Callable[[], int]) -> list[int]:
+        """The results of a count, now and after each turn until it has all peers."""
+        counts = [count()]
+        while counts[-1] < MANY:
+            assert len(counts) < 10 * MANY
+            clock.turn()
+            counts.append(count())
+        return counts
+
+    def in_turns(self, counts: list[int]) -> None:
+        """Check that each turn did its part."""
+        self.assertLessEqual(max(later - earlier for earlier, later in itertools.pairwise([0, *counts])), IN_TURN)
+
+    async def nothing_comes(self, clock: TickingClock, server: Server, peers: list[Speaker]) -> None:
+        """Check that messages are not received, also those of peers whose connections are still open."""
+        for peer in peers:
+            peer.send(b"more")
+        await turn()
+        await turn()
+        clock.turn()
+        self.assertEqual(server.messages, [])
+
+    async def let_go(self, clock: TickingClock, server: Server) -> None:
+        """Abort all connections, and let the turns pass that their ends take."""
+        for connection in list(server.router.connections):
+            connection.abort()
+
+        def gone() -> bool:
+            clock.turn()
+            return not server.router.connections
+
+        await until(gone)
+
+    async def test_revoked_peers_are_served_no_more_and_closed_in_several_turns(self) -> None:
+        clock, server, peers = await self.start()
+        server.router.revoke([connection.key for connection in server.router._peers.values()])
+        self.assertEqual(len(server.ends), MANY)
+        for number in range(MANY):
+            self.assertIs(server.router.send(b"%d" % number, [b"x"]), Sent.GONE)
+        before = self.refusals(Reason.KEY_NOT_ALLOWED)
+        await self.nothing_comes(clock, server, peers)
+        self.in_turns([before, *self.counted(clock, lambda: self.refusals(Reason.KEY_NOT_ALLOWED))])
+        for peer in peers:
+            await peer.wait_closed()
+        self.assertEqual(len(server.ends), MANY)
+
+    async def test_the_identity_of_a_revoked_peer_is_free_before_its_close(self) -> None:
+        clock, server, peers = await self.start()
+        server.router.revoke([connection.key for connection in server.router._peers.values()])
+        self.assertLess(self.refusals(Reason.KEY_NOT_ALLOWED), MANY)
+        again = self.speaker(server, b"%d" % (MANY - 1))
+
+        def shaken() -> bool:
+            clock.turn()
+            again.look()
+            return again.machine.encoder is not None
+
+        await until(shaken)
+        self.counted(clock, lambda: self.refusals(Reason.KEY_NOT_ALLOWED))
+        for peer in peers:
+            await peer.wait_closed()
+        self.assertEqual((len(server.ends), len(server.router._peers)), (MANY, 1))
+
+    async def test_a_drain_receives_nothing_more_and_closes_in_several_turns(self) -> None:
+        clock, server, peers = await self.start()
+        server.router.drain()
+        before = self.refusals(Reason.DRAINING)
+        await self.nothing_comes(clock, server, peers)
+        self.in_turns([before, *self.counted(clock, lambda: self.refusals(Reason.DRAINING))])
+        for peer in peers:
+            await peer.wait_closed()
+
+    async def test_silent_peers_are_checked_and_closed_in_several_turns(self) -> None:
+        clock, server, peers = await self.start()
+        connections: list[Any] = list(server.router.connections)
+        for number in range(1, 4):
+            for connection in connections:
+                connection.silence = number - 1
+            clock.rightNow += 2 * IDLE
+            self.in_turns(self.counted(clock, lambda: sum(each.silence == number for each in connections)))  # noqa: B023
+            for _ in range(2 * MANY):  # the output, and the end of the round
+                clock.turn()
+        self.assertEqual(self.refusals(Reason.SILENT), MANY)
+        for peer in peers:
+            await peer.wait_closed()
+
+
+class ManyPeersPython(ManyPeers):
+    form = "python"
 
 
 class FairnessPython(Fairness):
