@@ -126,7 +126,8 @@ class QueueRecorder:
         self._numbered: dict[int, Queue] = {}
         """Queues that were numbered in this run, by number."""
         self._given_up: set[int] = set()
-        """Numbers of queues of which nothing more is written. Numbers are not used again."""
+        """Numbers of queues of which nothing more is written, until the next transaction; then the store forgets them.
+        Numbers are not used again."""
         self._unfiltered = False
         """True while pending writes may include some of queues that were given up. These are discarded at once for all
         such queues: many are given up in one turn when a lease has ended."""
@@ -189,11 +190,13 @@ class QueueRecorder:
 
     def _take_away(self, message: Message) -> None:
         newest = self._gathered[-1][0].order if self._gathered else 0
+        self._counts.pop((message.queue.number, message.order), None)
         self._gone.append((message.queue.number, message.order, newest))
 
     def amend(self, message: Message) -> None:
         """See `MessageKeeper`."""
-        if message.queue.number:
+        # A waiting message is written with its count.
+        if message.queue.number and message.kept != WAITING:
             self._counts[message.queue.number, message.order] = message.count
             self._schedule()
 
@@ -229,7 +232,8 @@ class QueueRecorder:
         self._bytes -= sum(message.size for message, _, _ in waiting)
         self._unfiltered = True
         if number:
-            self._given_up.add(number)
+            if self._writing or self._pending or number not in self._queues:
+                self._given_up.add(number)  # otherwise neither what waits nor the store knows it
             self._numbered.pop(number, None)
             self._queues.pop(number, None)
         for message, _, _ in waiting:
@@ -287,7 +291,7 @@ class QueueRecorder:
         """Discard what waits to be written of queues that were given up. Their authors were notified."""
         if not self._unfiltered:
             return
-        self._unfiltered = False
+        self._unfiltered = self._writing  # a transaction that fails returns some of it
         self._by_queue = None
         over = self._given_up
         self._gathered = [each for each in self._gathered if not each[0].queue.given_up]
@@ -295,6 +299,9 @@ class QueueRecorder:
         self._gone = [each for each in self._gone if each[0] not in over]
         self._doubtful = {each for each in self._doubtful if each[0] not in over}
         self._queues_gone = [number for number in self._queues_gone if number not in over]
+        if not self._writing:
+            self._queues_gone += over
+            self._given_up = set()
 
     def flush(self) -> Deferred[None]:
         """Fires when all removals up to now are written, or when the recorder stops.
@@ -479,7 +486,11 @@ class QueueRecorder:
         self._leases.look()  # the result of a thread comes outside of a quantum
         self._keep_to_own()
         self._by_queue = None
-        self._counts = {(number, order): count for number, order, count in batch.counts} | self._counts
+        # Without those of messages that were removed meanwhile, whose queue may be forgotten, or are written again.
+        removed = {each[:2] for each in self._gone}
+        removed |= {(message.queue.number, message.order) for message, _, _ in gathered}
+        counts = {(number, order): count for number, order, count in batch.counts} | self._counts
+        self._counts = {key: count for key, count in counts.items() if key not in removed}
         newest = gathered[-1][0].order if gathered else 0
         self._gone = [*((*each, newest) for each in batch.gone), *self._gone]
         self._queues_gone = [*batch.queues_gone, *self._queues_gone]

@@ -59,6 +59,12 @@ class FencedStore:
         """Family and suffix of each queue by number."""
         self.loses_answer = False
         """True if the connection is lost after the next transaction."""
+        self.fenced = 0
+        """Transactions that were refused because of a queue of another broker."""
+
+    def __len__(self) -> int:
+        """Return the number of queues that this broker's transactions have named, and not forgotten."""
+        return len(self._queues)
 
     def owns(self, family: Family) -> bool:
         """Return True if the broker took the queue, and no other one did since."""
@@ -108,6 +114,7 @@ class FencedStore:
         # As in PostgreSQL: a queue that was forgotten before any write of it, too.
         lost = frozenset(each for each in numbers if each not in self._queues or not self.owns(self._queues[each][0]))
         if lost:
+            self.fenced += 1
             raise Fenced(lost)
         messages = self._database.messages
         for order, number, count, _, death, head, body in batch.rows:
