@@ -203,7 +203,7 @@ class QueueOwnership:
             return ready
         self._queues.memory.store(payer, WAIT_BYTES)
         unit.waiting[ready] = payer
-        late = self._clock.callLater(REQUIRE_SECONDS, self._late, unit, ready)
+        late = self._clock.callLater(REQUIRE_SECONDS, self._late, key, ready)
 
         def answered(result: Any) -> Any:
             self._queues.memory.store(payer, -WAIT_BYTES)
@@ -534,16 +534,26 @@ class QueueOwnership:
             if self._units.get(unit.key) is unit:
                 del self._units[unit.key]
             for ready, payer in waiting.items():  # requests that came during the release
-                again = self.require(*unit.key, payer)
-                if again is None:
-                    ready.callback(None)
-                else:
-                    again.chainDeferred(ready)
+                self._ask_again(unit.key, ready, payer)
 
         # A claim that cannot be released ends with the lease, and is this broker's own until then.
         released.addErrback(lambda failure: None).addCallback(done).addErrback(self._defect)
 
     # waiting requests
+
+    def _ask_again(self, key: Key, ready: Deferred[None], payer: str) -> None:
+        """Claim a queue that was released for a request that has waited. It goes on waiting, and counts once."""
+        try:
+            unit = self._want(key, payer)
+            if unit.refusal is not None:
+                raise unit.refusal
+        except Refusal as refusal:
+            ready.errback(refusal)
+            return
+        if unit.state is OwnershipState.HERE:
+            ready.callback(None)
+        else:
+            unit.waiting[ready] = payer
 
     def _remove(self, unit: _Unit, refusal: Refusal) -> None:
         del self._units[unit.key]
@@ -561,8 +571,9 @@ class QueueOwnership:
         for ready in waiting:
             ready.errback(refusal)
 
-    def _late(self, unit: _Unit, ready: Deferred[None]) -> None:
-        if unit.waiting.pop(ready, None) is not None:
+    def _late(self, key: Key, ready: Deferred[None]) -> None:
+        unit = self._units.get(key)
+        if unit is not None and unit.waiting.pop(ready, None) is not None:
             ready.errback(Refusal(Reason.UNAVAILABLE, "the queue is not loaded yet"))
 
     def _defect(self, failure: Failure) -> None:
