@@ -1,7 +1,7 @@
 """Settings of all tests.
 
 - How many examples Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default), ``complete`` (that with
-  ``--long``) or ``long``.
+  ``--long``), ``long``, or ``mutants``: as everyday, but a failure is not minimized.
 - How long a test may take: as long for trial's TestCases as for the others (``faulthandler_timeout`` in
   pyproject.toml).
 - Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from hypothesis import settings
+from hypothesis import Phase, settings
 from twisted.trial import util
 
 from broker.net.reactor import install
@@ -53,6 +53,11 @@ importlib.metadata.version = cache(importlib.metadata.version)
 # No deadline: a busy machine is no defect.
 settings.register_profile("everyday", deadline=None, max_examples=100 // SHARE)
 settings.register_profile("complete", deadline=None)
+settings.register_profile(
+    "mutants",
+    settings.get_profile("everyday"),
+    phases=[each for each in Phase if each not in (Phase.shrink, Phase.explain)],
+)
 settings.register_profile("long", deadline=None, max_examples=10_000)
 
 

@@ -2,9 +2,9 @@
 
 Run it as ``make mutants``, or ``python -m tests.mutants broker/net --number 50 --seed 7``. A mutant is one change of a
 file in a copy of the checkout: a negated condition, another operator, a larger number, a dropped statement. Up to the
-first failure it gets the tests of the same name, others that import the file, those of the package, and the contract
-suite. A failure counts if the same test passes without the mutant. Some survivors change no behaviour, so that the
-share is a lower bound.
+first failure it gets the tests of the same name, others that import the file, those of the package, and last those
+of `PRODUCTS`. A failure counts if the same test passes without the mutant. Some survivors change no behaviour, so that
+the share is a lower bound.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ GOAL = 0.97
 
 IMPORTERS = 12
 """Test files that import the mutated one and are run before its package: hundreds import those that all others use."""
+
+PRODUCTS = {
+    "broker": ["tests", "tests/contract"],
+    # All tests on Spark are long.
+    "spark/capacity": ["tests/spark", "tests/spark/test_end_to_end.py", "--long"],
+}
+"""Folders of code, each with that of its tests, the tests that every mutant gets at last, and an option of pytest."""
 
 LONGEST = 900.0
 """Seconds for a group of tests. A mutant that takes longer is an endless loop."""
@@ -111,28 +118,34 @@ def mutated(source: bytes, part: ast.expr | ast.stmt, new: str) -> bytes:
     return source[:begin] + new.encode() + source[end:]
 
 
+def product_of(file: str) -> str:
+    """Return the folder of `PRODUCTS` that has a file, or nothing."""
+    return next((each for each in PRODUCTS if Path(each) in Path(file).parents), "")
+
+
 @cache
 def groups(file: str) -> Sequence[Sequence[str]]:
-    """Return the tests of a file: those of its name, some that import it, those of its package, the contract suite."""
-    path = Path(file).relative_to("broker").with_suffix("")
-    package = next(each for each in (ROOT / "tests" / path).parents if each.is_dir())
-    imports = re.compile(rf"from broker\.{re.escape('.'.join(path.parts))} import")
+    """Return the tests of a file: those of its name, some that import it, those of its package, the suite of all."""
+    product = product_of(file)
+    folder, suite = (ROOT / each for each in PRODUCTS[product][:2])
+    module = Path(file).with_suffix("")
+    package = next(each for each in (folder / module.relative_to(product)).parents if each.is_dir())
+    parent, name = (re.escape(each) for each in (".".join(module.parent.parts), module.name))
+    imports = re.compile(rf"from {parent}(\.{name} import| import [^\n]*\b{name}\b)")
     tests = [each for each in sorted((ROOT / "tests").rglob("test_*.py")) if imports.search(each.read_text())]
     tests.sort(key=lambda each: package not in each.parents)
-    same = [each for each in tests if path.name in each.name]
+    same = [each for each in tests if module.name in each.name]
     others = [each for each in tests if each not in same][:IMPORTERS]
-    wider = [package] if package != ROOT / "tests" else []
-    return [
-        [str(each.relative_to(ROOT)) for each in group] for group in (same, others, wider, [ROOT / "tests/contract"])
-    ]
+    wider = [package] if package != folder else []
+    return [[str(each.relative_to(ROOT)) for each in group] for group in (same, others, wider, [suite])]
 
 
-def first_failure(tree: Path, tests: Sequence[str]) -> str:
+def first_failure(tree: Path, tests: Sequence[str], options: Sequence[str]) -> str:
     """Run tests in a tree, and return the first that fails, or nothing."""
-    command = [sys.executable, "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider", f"--basetemp={tree}/tmp", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    command = [sys.executable, "-m", "pytest", "-x", "-rfE", "-p", "no:cacheprovider", f"--basetemp={tree}/tmp"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_PROFILE": "mutants"}
     try:
-        done = run(command, cwd=tree, env=environment, stdout=PIPE, stderr=STDOUT, timeout=LONGEST)
+        done = run([*command, *options, *tests], cwd=tree, env=environment, stdout=PIPE, stderr=STDOUT, timeout=LONGEST)
     except TimeoutExpired:
         return tests[0]
     named = re.search(rb"^(?:FAILED|ERROR) (\S+?\.py(?:::\S+)?)", done.stdout, re.MULTILINE)
@@ -143,14 +156,15 @@ def noticed(tree: Path, mutant: Mutant, ages: Iterator[float]) -> str:
     """Return the test that fails with a mutant only; nothing if it survives."""
     file, part, new = mutant
     source = (ROOT / file).read_bytes()
+    options = PRODUCTS[product_of(file)][2:]
     for group in filter(None, groups(file)):
         for content in (mutated(source, part, new), source):
             (tree / file).write_bytes(content)
             age = next(ages)  # the interpreter compares seconds and sizes with those that it compiled
             os.utime(tree / file, (age, age))
             if content is not source:
-                failed = first_failure(tree, group)
-        if failed and not first_failure(tree, [failed]):
+                failed = first_failure(tree, group, options)
+        if failed and not first_failure(tree, [failed], options):
             return failed
     return ""
 
@@ -163,16 +177,18 @@ def git(*arguments: str) -> list[str]:
 def main() -> int:
     """Try mutants, write Markdown, and return 1 if too many survive."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("paths", nargs="*", help="files or directories [files of the broker changed since SINCE]")
+    parser.add_argument(
+        "paths", nargs="*", help="files or directories [files of broker and planner changed since SINCE]"
+    )
     parser.add_argument("--since", default="HEAD~20", help="revision [%(default)s]")
     parser.add_argument("--lines", action="store_true", help="mutate only the lines changed since SINCE")
     parser.add_argument("--number", type=int, default=100, help="mutants [%(default)s]")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--results", type=Path, default=ROOT / "dist/mutants.md", help="[%(default)s]")
     options = parser.parse_args()
-    wanted = options.paths or git("diff", "--name-only", "--diff-filter=d", options.since, "--", "broker/*.py")
+    wanted = options.paths or git("diff", "--name-only", "--diff-filter=d", options.since)
     files = git("ls-files", "--", *wanted) if wanted else []
-    files = [file for file in files if file.startswith("broker/") and file.endswith(".py")]
+    files = [file for file in files if product_of(file) and file.endswith(".py")]
     every = [mutant for file in files for mutant in mutants(file)]
     if options.lines:
         changed = {file: changed_lines(file, options.since) for file in files}
