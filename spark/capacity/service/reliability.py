@@ -88,7 +88,7 @@ def _provider_days(service: str, grid: Grid, day: date) -> list[dict[str, Any]]:
             "up_s": up[number][mine].sum(),
             "downtime_s": grid["down_s"][number][mine].sum(),
             "gap_max": np.fmax.reduce(gaps, initial=np.nan),
-            "flap_pct": min(100.0, round(100.0 * float(changes[number]) / (STATES - 1), DIGITS)),
+            "flap_pct": round(100.0 * float(changes[number]) / (STATES - 1), DIGITS),
         }
         rows.append(row)
     return rows

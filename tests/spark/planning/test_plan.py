@@ -171,6 +171,25 @@ def test_what_is_measured_comes_before_what_is_bound(plans):
     }
 
 
+def test_what_a_service_with_a_day_of_history_does_not_need_is_free(spark):
+    # At 70% of 50 each, two carry the bound of 70, and two more are the spares.
+    there = {"free": 6.0, "just": 4.0, "short": 3.0}
+    load = [
+        row(service, NOW - back, 20.0, providers_mean=providers, full_load=50.0, capacity=50.0 * providers)
+        for service, providers in there.items()
+        for back in range(1, 25)
+    ]
+    forecasts = [one for service in there for one in told(service, [70.0])]
+    job = plan(table(spark, load), spark.createDataFrame(forecasts, GOLD_FORECAST.schema), hour(NOW), AT, {})
+    assert {
+        row_["service"]: tuple(row_[name] for name in ("state", "free", "add", "note")) for row_ in job.collect()
+    } == {
+        "free": ("can free", 2, 0, ""),
+        "just": ("enough", 0, 0, ""),
+        "short": ("below policy", 0, 1, RUNS_OUT),
+    }
+
+
 @pytest.mark.parametrize("service", ["free", "zero-full"])
 def test_nothing_is_claimed_where_nothing_says_when_a_provider_is_full(plans, service):
     row_ = plans[service]
