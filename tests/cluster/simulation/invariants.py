@@ -257,7 +257,7 @@ class Invariants:
                 if ids:
                     if self._first.get((node, mark), (0, 0.0))[0] != ids[0]:
                         self._first[node, mark] = ids[0], self._history.timeline.now
-                    if self._lasts(server, key, ids[0]):
+                    if self._lasts(server, key, ids[0], node):
                         seen[mark] = self._has_standby(server, key, ids[0], node)
                     else:
                         seen.pop(mark, None)
@@ -271,7 +271,7 @@ class Invariants:
                 if mark in seen:
                     standby = seen.pop(mark)
                     unread = node.cluster._parts.feed.revision < self._history.etcd.revision
-                    if last in server.abandoned and (unread or not self._lasts(server, key, last)):
+                    if last in server.abandoned and (unread or not self._lasts(server, key, last, node)):
                         # It has come to a broker that could not write it by the revision that this one has read.
                         continue
                     if self._is_between(node, server.key(key)):
@@ -291,11 +291,12 @@ class Invariants:
         ended = entry is not None and entry.broker == node.name and parts.own.state(key) is registrations.State.ENDED
         return ended and table.standby(key, node.name) is None
 
-    def _lasts(self, server: Server, key: tuple[str, str], id: int) -> bool:
-        """Return whether a service that is found now must be found from now on: its session lives, or has ended
-        with its broker after the next one was written."""
+    def _lasts(self, server: Server, key: tuple[str, str], id: int, node: Node) -> bool:
+        """Return whether a service that a broker finds now must be found from now on: its session lives, or has ended
+        with its broker after the next one was written. A broker whose watch is behind also finds one that another
+        session has replaced in etcd: it will read that, and the end of the other."""
         if id in server.homes.values():
-            return True
+            return id in node.sessions or id in self._written(server, key)
         return id in server.abandoned and bool(self._written(server, key) & set(server.homes.values()))
 
     def _has_standby(self, server: Server, key: tuple[str, str], id: int, node: Node) -> bool:
