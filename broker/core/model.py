@@ -160,6 +160,23 @@ def check_labels(service: Service) -> None:
         )
 
 
+def check_name(what: str, name: str) -> None:
+    """Raise `Refusal` PARAMETER if a name is empty or too long. ``what`` is the kind of the name in the text."""
+    if not 0 < len(name) <= MAX_NAME:
+        problem = "is empty" if not name else f"has more than {MAX_NAME} characters"
+        raise Refusal(Reason.PARAMETER, f"the name of a {what} {problem}")
+
+
+def check_service_name(what: str, name: str) -> None:
+    """Raise `Refusal` PARAMETER for a name of a service, or of its protocol, that some wire or view could not show.
+
+    In MTL, names are printable, and views in lines show no other ones as they are.
+    """
+    check_name(what, name)
+    if not name.isprintable():
+        raise Refusal(Reason.PARAMETER, f"the name of a {what} is not printable: {name!a}")
+
+
 @attrs.frozen
 class Owner:
     """Owner of a provider that is changed from any connection, not by a session of its own.

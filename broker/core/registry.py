@@ -32,7 +32,6 @@ from broker.core.model import (
     AMENDABLE,
     BAD_STATES,
     BROKER,
-    MAX_NAME,
     MAX_TEXT,
     NOBODY,
     Change,
@@ -47,6 +46,7 @@ from broker.core.model import (
     Rights,
     Service,
     check_labels,
+    check_service_name,
     checked_load,
 )
 from broker.core.registered_services import PANIC, Restored, ServiceGroup
@@ -297,8 +297,8 @@ class Registry:
 
     def check(self, service: Service, rights: Rights, instead_of: int | None = None, payer: str = "") -> None:
         name = service.name
-        if len(name) > MAX_NAME or len(service.protocol) > MAX_NAME:
-            raise Refusal(Reason.PARAMETER, f"a service name or protocol has more than {MAX_NAME} characters")
+        check_service_name("service", name)
+        check_service_name("protocol", service.protocol)
         if not rights.permits(name):
             raise no_right("offer", name, "this peer")
         if not service.hostport:

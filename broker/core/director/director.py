@@ -51,7 +51,7 @@ from broker.core.director.director_interfaces import (
 )
 from broker.core.director.farm import Farm
 from broker.core.director.farm_record import FarmRecorder, read
-from broker.core.director.farm_state import OpenContext, Server, check_name
+from broker.core.director.farm_state import OpenContext, Server
 from broker.core.director.placement import Placer
 from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
@@ -59,6 +59,7 @@ from broker.core.director.returning import Returning
 from broker.core.director.server_link import ServerLink
 from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import InThread
+from broker.core.model import check_name
 from broker.core.watches import Notifier
 from broker.wall_clock import wall
 

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from broker.core.director.director_interfaces import UNLIMITED, ProviderLink
 from broker.core.errors import Reason, Refusal
-from broker.core.model import MAX_NAME, MAX_TEXT, Policy
+from broker.core.model import MAX_TEXT, Policy
 
 
 class RoomWaiter(Protocol):
@@ -320,13 +320,6 @@ def user_bytes(user: str) -> int:
     """Return the bytes that a user in a context takes."""
     size = getsizeof(user)
     return USER_BYTES + size if user_set(user) is None else USER_BYTES + USER_SET_BYTES + 2 * size
-
-
-def check_name(what: str, name: str) -> None:
-    """Raise `Refusal` PARAMETER if a name is empty or too long. ``what`` is the kind of the name in the text."""
-    if not 0 < len(name) <= MAX_NAME:
-        problem = "is empty" if not name else f"has more than {MAX_NAME} characters"
-        raise Refusal(Reason.PARAMETER, f"the name of a {what} {problem}")
 
 
 def check_text(what: str, text: str) -> None:

@@ -31,12 +31,11 @@ from broker.core.director.farm_state import (
     Reservation,
     ReservationPlace,
     Server,
-    check_name,
     family,
 )
 from broker.core.director.reservations import Reservations
 from broker.core.errors import Refusal
-from broker.core.model import Policy
+from broker.core.model import Policy, check_name
 
 NO_SERVER = "unable to find suitable server"
 CONTEXT_FULL = "requested context full"

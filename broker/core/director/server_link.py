@@ -23,13 +23,12 @@ from broker.core.director.farm_state import (
     LinkReport,
     OpenContext,
     Server,
-    check_name,
     check_text,
     context_bytes,
     user_bytes,
 )
 from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
-from broker.core.model import MAX_TEXT, Policy
+from broker.core.model import MAX_TEXT, Policy, check_name
 
 GATE_CLOSED = "context closed to new entries"
 """The reason to deny a reservation if a server closes a gate without a reason."""
