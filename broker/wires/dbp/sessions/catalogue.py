@@ -269,8 +269,8 @@ class Catalogue:
         It stays in the registry until that shows the new one, so that finds never miss it.
         """
         entry.parted = entry.moved = True
-        if entry.connection is not None:
-            entry.connection.release()
+        while entry.connection is not None:
+            entry.connection.release()  # the older one takes its place
         if self.elsewhere is None or self.elsewhere.held(entry.name) is not None:
             self.remove(entry, "moved")
         else:
@@ -297,8 +297,8 @@ class Catalogue:
             entry.lease.cancel()
             entry.lease = None
         self._move(entry, None)
-        if entry.connection is not None:
-            entry.connection.release()
+        while entry.connection is not None:
+            entry.connection.release()  # the older one takes its place
         self._registry.leave(entry.provider, REASONS.get(why, "withdrawn"))
         self._refusal_log.count("dbp_services", why)
         self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)

@@ -222,7 +222,7 @@ class CommandHandler:
             if connection.req:
                 self._outbound.answer(connection, dbp_messages.ack(message.form, wall(self._clock), connection.hermes))
             elif entry.connection is connection:
-                entry.beaten = True
+                connection.beaten = True
 
     def _beat_elsewhere(self, connection: RouterConnection, message: dbp_messages.Beat) -> None:
         """Process a heartbeat of a service that is not registered here: it may be at another broker."""

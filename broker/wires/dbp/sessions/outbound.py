@@ -157,7 +157,7 @@ class DbpOutbound:
         if entry.source is not None:
             self.send(dbp_datagrams.heartbeat(now, self.name), entry.source)
         connection = entry.connection
-        if connection is None or connection.req or not (entry.beaten or entry.source is None):
+        if connection is None or connection.req or not (connection.beaten or entry.source is None):
             return
         if self._leases.now - connection.last_sent >= RECENTLY * entry.interval:
             self._send_unsolicited(connection, dbp_messages.heartbeat(connection.form, now, self.name))

@@ -33,10 +33,10 @@ class RouterConnection:
 
     ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``registered`` is true after a
     registration through it, which permits no second one. ``last_sent`` is the time of the last message to it, on the
-    clock of the leases.
+    clock of the leases. ``beaten`` is true if its service has sent a heartbeat over it.
     """
 
-    __slots__ = ("_entry", "address", "form", "identity", "last_sent", "number", "registered", "req")
+    __slots__ = ("_entry", "address", "beaten", "form", "identity", "last_sent", "number", "registered", "req")
 
     def __init__(self, identity: bytes, number: int, sender: Sender) -> None:
         self.identity = identity
@@ -46,6 +46,7 @@ class RouterConnection:
         self.form = Form.TEXT
         self._entry: ServiceEntry | None = None
         self.registered = False
+        self.beaten = False
         self.last_sent = 0.0
 
     @property
@@ -57,8 +58,9 @@ class RouterConnection:
         return self._entry
 
     def bind(self, entry: ServiceEntry) -> None:
-        """Use the connection for messages to a service, in place of the one before."""
-        self._entry, entry.connection, entry.beaten = entry, self, False
+        """Use the connection for messages to a service, in place of the one before, which is used again after it."""
+        entry.older = entry.connection
+        self._entry, entry.connection = entry, self
 
     @property
     def hermes(self) -> bool:
@@ -71,9 +73,13 @@ class RouterConnection:
         The end of a connection does not end its service: ZeroMQ reconnects by itself, and Hermes uses each connection
         once.
         """
-        entry, self._entry = self._entry, None
-        if entry is not None and entry.connection is self:
-            entry.connection, entry.beaten = None, False
+        entry, self._entry, self.beaten = self._entry, None, False
+        if entry is None:
+            return
+        if entry.connection is self:
+            entry.connection, entry.older = entry.older, None
+        elif entry.older is self:
+            entry.older = None
 
 
 class EntryOwner(Protocol):
@@ -100,7 +106,6 @@ class ServiceEntry:
     __slots__ = (
         "address",
         "beat_at",
-        "beaten",
         "connection",
         "contract",
         "details",
@@ -113,6 +118,7 @@ class ServiceEntry:
         "liveness",
         "moved",
         "name",
+        "older",
         "owner",
         "parted",
         "probing",
@@ -140,10 +146,10 @@ class ServiceEntry:
         self.lease: ILease | None = None
         self.connection: RouterConnection | None = None
         """The connection of its last heartbeat, or the one through which it registered; None after that has ended."""
+        self.older: RouterConnection | None = None
+        """The one before, while it is open: it is used after the end of the other."""
         self.source: Source | None = None
         """Source of its last datagram."""
-        self.beaten = False
-        """True if it has sent a heartbeat over its connection."""
         self.parted = False
         """True after a DISCONNECT for an unexpected message: no more messages are sent to it until it registers again.
         It may be alive all the same."""

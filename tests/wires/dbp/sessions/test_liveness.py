@@ -583,6 +583,41 @@ def test_a_connection_that_is_replaced_ends_before_the_first_message_of_the_next
     assert connection.number == peer.number
 
 
+def test_after_the_newer_connection_of_a_service_ends_the_older_one_gets_its_heartbeats(farm: DbpFarm) -> None:
+    older = farm.dealer().registered("Rohan", heartbeat=1, liveness=9)
+    older.send("<3", T)
+    newer = farm.dealer()
+    newer.send("<3", T, "Rohan")
+    farm.wait(2)
+    assert newer.take()
+    assert older.take() == []
+    newer.close()
+    farm.wait(3)
+    assert len(older.take()) >= 2
+    older.close()
+    assert farm.entry("Rohan").connection is None
+
+
+def test_an_older_connection_that_has_ended_is_not_used_again(farm: DbpFarm) -> None:
+    older = farm.dealer().registered("Rohan", heartbeat=1)
+    newer = farm.dealer()
+    newer.send("<3", T, "Rohan")
+    older.close()
+    newer.close()
+    assert farm.entry("Rohan").connection is None
+
+
+def test_the_older_connection_of_a_removed_service_speaks_for_none(farm: DbpFarm) -> None:
+    older = farm.dealer().registered("Rohan", heartbeat=1)
+    newer = farm.dealer()
+    newer.send("<3", T, "Rohan")
+    entry = farm.entry("Rohan")
+    newer.send("</3", T)
+    assert entry.removed
+    assert entry.connection is None
+    assert not farm.commands.needs(older.number)
+
+
 # who is asked whether it lives
 
 
