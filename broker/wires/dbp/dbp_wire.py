@@ -6,12 +6,12 @@ services are sent a DISCONNECT, and the sockets are closed last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.logger import Logger
 
 from broker.access.principal import Principal
@@ -123,6 +123,8 @@ class OpenDbp(PlainWire):
     """Rights of peers by the users file."""
     beacon: Beacon | None = None
     udp_address: str = ""
+    leaving: Deferred[None] | None = None
+    """The work that sends all services away, since the last drain."""
 
     @property
     def address(self) -> str:
@@ -214,11 +216,26 @@ class OpenDbp(PlainWire):
         """
         if self.beacon is not None:
             self.beacon.stop()
-        self.catalogue.send_away()
+        router = self.listener.router
+        router.draining = True
+        self._stay()
+        self.leaving = router.turns.background.run(self._send_away())
+        self.leaving.addErrback(lambda failure: failure.trap(CancelledError))
+
+    def _send_away(self) -> Iterator[None]:
+        yield from self.catalogue.send_away()
+        # In the same step as the end of that: no service registers between, which would get no DISCONNECT.
         super().drain()
+
+    def _stay(self) -> None:
+        """Send no further services away."""
+        if self.leaving is not None:
+            self.leaving.cancel()
+            self.leaving = None
 
     def undrain(self) -> None:
         """Accept registrations again, and announce the broker."""
+        self._stay()
         drained = self.listener.router.draining
         super().undrain()
         if drained and self.beacon is not None:
@@ -249,6 +266,7 @@ class OpenDbp(PlainWire):
             self.beacon.stop()
         if self.catalogue.elsewhere is not None:
             self.catalogue.elsewhere.close()
+        self._stay()
         self.catalogue.part_all()
         self.listing.close()
         self.probes.close()

@@ -190,7 +190,7 @@ class OpenHttp(PlainWire):
         self.close()
 
     def _review(self) -> None:
-        self.instances.review(self.context.accounts.access, LISTENER)
+        self.factory.turns.background.run(self.instances.review(self.context.accounts.access, LISTENER))
 
 
 def open_http(config: Http, context: WireContext) -> OpenHttp:

@@ -224,7 +224,8 @@ def _make(config: Mc0, context: WireContext) -> OpenMc0:
     )
     routes.serve(sessions, sessions.table.claim, sessions.table.opened)
     if keys is not None:
-        keys.changed.append(sessions.table.revoke)
+        # After the ROUTER's own, which ends the service of these peers at once.
+        keys.changed.append(lambda gone: router.turns.background.run(sessions.table.revoke(gone)))
     access.changed.append(sessions.review)
     sessions.table.restore(context.known.sessions, keyed=keys is not None)
     listener = RouterListener(router, context.network.clock)

@@ -278,7 +278,7 @@ def test_the_refusals_are_counted(http: HttpFarm) -> None:
 def test_instances_end_with_the_right_to_offer_them(tmp_path: Path, before: str, after: str) -> None:
     rig = Rig(tmp_path / "users.toml")
     farm = HttpFarm(access=rig.access)
-    rig.access.changed.append(lambda: farm.instances.review(rig.access, LISTENER))
+    rig.access.changed.append(lambda: [*farm.instances.review(rig.access, LISTENER)])
     body = {"hostport": "h:1", "ttl": 3_600}
     for user, password, name in (("bob", "crayon", "bob-1"), ("bob", "crayon", "shared"), ("ann", "pencil", "ann-1")):
         assert farm.ask("PUT", f"/v1/services/{name}/a", body, authorization=basic(user, password)).status == 201
@@ -292,7 +292,7 @@ def test_instances_end_with_the_right_to_offer_them(tmp_path: Path, before: str,
 def test_an_instance_renewed_by_a_new_password_outlives_the_old_one(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "users.toml")
     farm = HttpFarm(access=rig.access)
-    rig.access.changed.append(lambda: farm.instances.review(rig.access, LISTENER))
+    rig.access.changed.append(lambda: [*farm.instances.review(rig.access, LISTENER)])
     body = {"hostport": "h:1", "ttl": 3_600}
     assert farm.ask("PUT", "/v1/services/bob-1/a", body, authorization=basic("bob", "crayon")).status == 201
     both = FILE.replace(f'["{BOB.text()}"]', f'["{BOB.text()}", "{ANN.text()}"]')

@@ -143,7 +143,8 @@ class Mc0Farm(CoreFarm):
     def revoke(self, key: str) -> None:
         """That key is not allowed any more."""
         del self.keys[key]
-        self.wire.table.revoke({key})
+        for _ in self.wire.table.revoke({key}):
+            pass
 
     # what there is
 

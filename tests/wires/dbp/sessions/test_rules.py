@@ -913,7 +913,8 @@ def test_19_a_drain_disconnects_all_services_and_removes_them(farm: DbpFarm) -> 
     dealers = [farm.dealer().registered("Rohan", **TIMED), farm.dealer().registered("Gondor", **UNTIMED)]
     ends: list[str] = []
     farm.registry.watch(lambda change: ends.append(change.why), (Kind.LEFT,))
-    farm.catalogue.send_away()
+    for _ in farm.catalogue.send_away():
+        pass
     assert [[frames[0] for frames in peer.take()] for peer in dealers] == [[b"</3"], [b"</3"]]
     assert gone(farm, "Rohan")
     assert gone(farm, "Gondor")

@@ -1,0 +1,141 @@
+"""An operator's act on very many entries of a wire takes several turns of the reactor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import attrs
+import pytest
+from twisted.internet.testing import MemoryReactorClock
+
+from broker.access.principal import Method, Principal
+from broker.access.rights import AnonymousAccess
+from broker.core.model import KnownSession, Snapshot
+from broker.core.turns import SHARE
+from broker.curve_keys import encode
+from broker.wires.dbp.codec.dbp_messages import Form
+from broker.wires.dbp.dbp_settings import Dbp
+from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
+from broker.wires.http.http_settings import Http
+from broker.wires.http.http_wire import open_http
+from broker.wires.http.sessions.instances import Offer
+from broker.wires.mc0.mc0_settings import Mc0
+from broker.wires.mc0.mc0_wire import open_mc0
+from tests.ticking_clock import TickingClock
+from tests.wires.contexts import context
+from tests.wires.mc0.recording import SessionRecord
+
+MANY = 40
+"""Entries: several times those of one turn."""
+
+IN_TURN = 10
+"""Entries at most that are ended in one turn: each takes a tenth of the share, or more."""
+
+
+class Reactor(TickingClock, MemoryReactorClock):
+    """A reactor on which work takes time."""
+
+
+class Revoking(AnonymousAccess):
+    """Access without users, that is taken from all of them at some time."""
+
+    revoked = False
+
+    def stands(self, principal: Principal) -> bool:
+        return not self.revoked
+
+
+@pytest.fixture
+def reactor() -> Reactor:
+    return Reactor()
+
+
+def counts(reactor: Reactor, act: Callable[[], object], left: Callable[[], int]) -> list[int]:
+    """The entries that are left before an act, and after each turn until there are none."""
+    found = [left()]
+    reactor.tick = SHARE / IN_TURN
+    act()
+    found.append(left())
+    while found[-1]:
+        assert len(found) < 200
+        reactor.turn()
+        found.append(left())
+    reactor.tick = 0.0
+    return found
+
+
+def ends_in_turns(found: list[int]) -> bool:
+    return found[0] == MANY and max(before - after for before, after in itertools.pairwise(found)) <= IN_TURN
+
+
+def dbp(reactor: Reactor) -> OpenDbp:
+    wire = open_dbp(Dbp(beacon=()), context(reactor))
+    for number in range(MANY):
+        wire.catalogue.register(f"s{number}", b'{"ip": "h", "port": 1}', "192.0.2.7", Form.TEXT, None)
+    return wire
+
+
+def test_dbp_sends_its_services_away(reactor: Reactor) -> None:
+    wire = dbp(reactor)
+    assert ends_in_turns(counts(reactor, wire.drain, lambda: len(wire.catalogue)))
+    assert wire.listener.router.draining
+
+
+def test_services_of_dbp_that_are_left_at_the_end_of_a_drain_stay(reactor: Reactor) -> None:
+    wire = dbp(reactor)
+    reactor.tick = SHARE / IN_TURN
+    wire.drain()
+    wire.undrain()
+    left = len(wire.catalogue)
+    for _ in range(MANY):
+        reactor.turn()
+    assert left >= MANY - IN_TURN
+    assert len(wire.catalogue) == left
+
+
+def test_services_of_dbp_that_are_left_at_the_stop_stay_in_the_registry(reactor: Reactor) -> None:
+    made = context(reactor)
+    wire = open_dbp(Dbp(beacon=()), made)
+    for number in range(MANY):
+        wire.catalogue.register(f"s{number}", b'{"ip": "h", "port": 1}', "192.0.2.7", Form.TEXT, None)
+    reactor.tick = SHARE / IN_TURN
+    wire.drain()
+    wire.close()
+    left = len(made.core.registry.names())
+    for _ in range(MANY):
+        reactor.turn()
+    assert len(made.core.registry.names()) == left >= MANY - IN_TURN
+
+
+def test_http_ends_the_instances_of_revoked_users(reactor: Reactor) -> None:
+    access = Revoking()
+    wire = open_http(Http(), context(reactor, access=access))
+    for number in range(MANY):
+        wire.instances.put("bank", f"{number}", Principal("ann", Method.PASSWORD), Offer("h:1", "tcp", {}, None, 10.0))
+
+    def revoke() -> None:
+        access.revoked = True
+        for call in access.changed:
+            call()
+
+    assert ends_in_turns(counts(reactor, revoke, lambda: len(wire.instances)))
+    assert wire.instances.counts["revoked"] == MANY
+
+
+def test_mc0_ends_the_sessions_of_revoked_keys(reactor: Reactor) -> None:
+    access = AnonymousAccess()
+    keys = [encode(bytes([number]) * 32) for number in range(1, MANY + 1)]
+    access.keys = dict.fromkeys(keys, "ann")
+    known = tuple(KnownSession(b"%d" % number, key, "192.0.2.7", 10.0, None, ()) for number, key in enumerate(keys))
+    wire = open_mc0(
+        Mc0(secret_key=encode(b"s" * 32)),
+        attrs.evolve(context(reactor, access=access, recorder=SessionRecord()), known=Snapshot(1, (), {}, known)),
+    )
+
+    def revoke() -> None:
+        access.keys = {}
+        for call in access.changed:
+            call()
+
+    assert ends_in_turns(counts(reactor, revoke, lambda: len(list(wire.sessions.table))))
