@@ -261,7 +261,7 @@ class QueueOwnership:
     def _want(self, key: Key, payer: str = "") -> _Unit:
         """Return the unit of a queue, which is claimed if it is absent. Raises `Refusal`."""
         unit = self._units.get(key)
-        if unit is not None:
+        if unit is not None and (unit.state is OwnershipState.HERE or not self._stopped):
             return unit
         if self._stopped:
             raise Refusal(Reason.UNAVAILABLE, "the broker is stopping")
@@ -363,8 +363,7 @@ class QueueOwnership:
         """Make dead letters of the damaged messages of a shared store, each in the name of its numbered queue."""
         rows, unit.damaged = unit.damaged, []
         for row in rows:
-            queue = self._queues.open(row.space, row.name)
-            self._recorder.number(queue)
+            self._recorder.number(self._queues.restored(row.space, row.name))
             self._queues.restore([row])
 
     def _loaded(self, unit: _Unit) -> None:
@@ -372,7 +371,7 @@ class QueueOwnership:
         self.taken += 1
         self._works()
         # The queue exists from now on, so that an unused one is deleted, and its claim released, after a while.
-        queue = self._queues.open(*unit.key)
+        queue = self._queues.restored(*unit.key)
         queue.payer, unit.payer = unit.payer, ""
         if self._shared is not None:
             self._queues.report(self._shared.found())
@@ -505,6 +504,10 @@ class QueueOwnership:
             self._answer(unit, self._elsewhere(unit.key, claim))
         else:
             self._answer(unit, Refusal(Reason.UNAVAILABLE, "the owner of the queue changes"))
+        if self._shared is not None and unit.stored:
+            # The one thread of the store does this before it takes the queue again.
+            forgotten = self._in_thread(self._shared.forget, *unit.key)
+            forgotten.addErrback(lambda failure: failure.trap(StateError)).addErrback(self._defect)
         # No claim of its own is left, or a stale one, without which the new owner is found.
         self._released(unit, self._owners.release(*unit.key))
 

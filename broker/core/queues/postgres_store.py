@@ -316,6 +316,11 @@ class PostgresStore:
             if unit is not None:
                 self._attempt(lambda connection: connection.execute(_RELEASE, (unit.id, unit.epoch)))
 
+    def forget(self, space: str, name: str) -> None:
+        """See `ISharedQueueStore`."""
+        with self._mutex:
+            self._units.pop((space, name), None)
+
     def write(self, batch: Batch) -> None:
         """Write a batch: all of it, or nothing. Raises `StateUnusable`, `OutcomeUnknown`, or `Fenced`."""
         with self._mutex:

@@ -281,3 +281,6 @@ class ISharedQueueStore(IQueueStore):
 
     def release(space: str, name: str) -> None:
         """Forget a queue that was taken, and delete its record if it is empty."""
+
+    def forget(space: str, name: str) -> None:
+        """Forget a queue that was taken, and that another broker has now."""

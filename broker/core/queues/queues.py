@@ -111,8 +111,12 @@ class Queues:
 
     def dead_letter_queue(self, queue: Queue) -> Queue:
         """Return the dead-letter queue of a queue, creating it on first use."""
-        name = queue.name + DEAD
-        return self._queues.get((queue.space, name)) or self._make(queue.space, name)
+        return self.restored(queue.space, queue.name + DEAD)
+
+    def restored(self, space: str, name: str) -> Queue:
+        """Return the queue of that name, creating it on first use. No limit applies: its messages are in the store, or
+        were accepted, or its claim was."""
+        return self._queues.get((space, name)) or self._make(space, name)
 
     def serve(self, receiver: MessageReceiver) -> None:
         """Deliver to a receiver that has room again, from each of its queues in turn."""
@@ -142,7 +146,7 @@ class Queues:
         queues: dict[Queue, None] = {}
         damaged: Counter[tuple[str, str]] = Counter()
         for row in sorted(rows, key=lambda row: row.damaged):
-            queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
+            queue = self.restored(row.space, row.name)
             self._order = max(self._order, row.order)
             queue.restore(row)
             queues[queue] = None

@@ -105,6 +105,9 @@ class FencedStore:
     def release(self, space: str, name: str) -> None:
         self._epochs.pop((space, name), None)
 
+    def forget(self, space: str, name: str) -> None:
+        self._epochs.pop((space, name), None)
+
     def write(self, batch: Batch) -> None:
         loses_answer, self.loses_answer = self.loses_answer, False
         for number, space, name in batch.queues:

@@ -353,6 +353,28 @@ def test_a_message_that_is_moved_twice_is_in_one_queue(cluster: Cluster, lost: l
     assert (a.queues.messages, a.queues.bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_store_forgets_a_queue_that_was_given_up(cluster: Cluster, loaded: bool) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    ready = a.ownership.require("/", "q")
+    assert isinstance(ready, Deferred)
+    _refused_into(ready, [])
+    if loaded:
+        a.run()
+        a.send(b"1")
+    cluster.claims.set(("/", "q"), "b")
+    a.run()
+    shared: Any = a.store
+    with pytest.raises(StateUnusable, match="not taken"):
+        shared.read("/", "q", None)
+    assert b.ask() is None
+    cluster.claims.die("b")
+    assert a.ask() is None
+    a.send(b"2")
+    a.run()
+    assert a.author.safe[-1:] == [b"2"]
+
+
 def test_only_the_lost_queue_of_a_transaction_is_refused(cluster: Cluster) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     assert a.ask("one") is None
@@ -680,6 +702,29 @@ def test_a_stopped_broker_answers_what_waits(cluster: Cluster) -> None:
     assert a.ask("other").reason is Reason.UNAVAILABLE
 
 
+@pytest.mark.parametrize("state", ["claimed", "loaded", "released"])
+def test_a_stopped_broker_refuses_a_request_for_a_queue_that_is_not_here_yet(cluster: Cluster, state: str) -> None:
+    a = cluster.broker("a")
+    if state == "claimed":
+        cluster.claims.waiting = []
+    if state == "released":
+        assert a.ask() is None
+        a.run()
+        a.owners.releasing = Deferred()
+        a.wait(61)
+        a.run()
+    else:
+        ready = a.ownership.require("/", "q")
+        assert isinstance(ready, Deferred)
+        _refused_into(ready, [])
+    a.ownership.stop()
+    found: list[Any] = []
+    late = a.ownership.require("/", "q")
+    assert isinstance(late, Deferred)
+    _refused_into(late, found)
+    assert found == [Reason.UNAVAILABLE]
+
+
 # messages on the disks of their brokers
 
 
@@ -820,6 +865,24 @@ def test_a_damaged_message_of_a_shared_store_is_a_dead_letter_behind_the_others(
     assert b.queues.counts()["dead.damaged"] == 1
     assert (b.read(), b.read("q.dead")) == ([b"3"], [b"1", b"altered"])
     assert cluster.stored() == []
+
+
+def test_damaged_messages_are_dead_letters_also_where_no_more_queues_can_be_made(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(b"1", b"2", b"3")
+    worker = Worker(1)
+    a.consume(worker)
+    a.reject(worker)
+    a.run()
+    cluster.claims.die("a")
+    cluster.postgres.sql("UPDATE elkobroker.message SET body = 'altered' WHERE dead = '.dead'", cluster.database)
+    for module in ("queues", "ownership"):
+        monkeypatch.setattr(f"broker.core.queues.{module}.MAX_QUEUES", 1)
+    assert b.ask() is None
+    assert (b.read(), b.read("q.dead")) == ([b"2", b"3"], [b"altered"])
 
 
 def test_a_dead_letter_of_a_shared_store_whose_queue_was_altered_is_set_aside(cluster: Cluster) -> None:
