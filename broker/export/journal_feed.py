@@ -11,7 +11,7 @@ Rules:
   newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
   own provider's records, and leaves the journal's queue to the others. A report that waits when the provider leaves is
   discarded. The details of loads that coalesce are summed (`add_details`).
-- A provider's label is the one at its first offer: later ones are for administrators only.
+- A changed label of a provider makes no record: it counts from the next one on.
 - A time of the peer's clock is omitted if it is outside of the range that readers can represent.
 - `FullLoads` has the full load of a service. Services that are not in it have none in their records.
 """
@@ -153,6 +153,7 @@ class JournalFeed:
             Kind.AMENDED: self._amended,
             Kind.WITHDRAWN: self._withdrawn,
             Kind.LEFT: self._left,
+            Kind.RELABELLED: self._relabelled,
         }
         self._watches = [registry.watch(tell, (kind,), own=True) for kind, tell in callbacks.items()]
         self._watches.append(registry.watch_loads(self._loaded, own=True))
@@ -202,7 +203,7 @@ class JournalFeed:
             if origin is None:
                 return  # left before this notification was delivered
             wire, label = origin
-            known = self._providers[id] = _Provider(wire, None if label in _NO_LABELS else label)
+            known = self._providers[id] = _Provider(wire, _label(label))
         for reports in known.reports:
             reports.records = ()
         record = Record(
@@ -259,6 +260,16 @@ class JournalFeed:
         if known is not None and known.reports:
             for table in (self._beats, self._loads, self._waiting):
                 table.pop(id, None)
+
+    def _relabelled(self, change: Change) -> None:
+        known, label = self._providers.get(change.provider), change.subject
+        assert isinstance(label, str)
+        if known is not None:
+            known.label = _label(label)
+            # In place: the reports have the same list.
+            known.offers[:] = [(service, replace(record, label=known.label)) for service, record in known.offers]
+            for reports in known.reports:
+                reports.records = ()
 
     def _loaded(self, provider: int, load: float, details: LoadDetails | None) -> None:
         loads = self._loads.get(provider) or self._first(self._loads, provider)
@@ -351,6 +362,10 @@ class JournalFeed:
             sent_ts = None if sent is None or not 0 <= sent < LATEST else microseconds(sent)
             for record in records:
                 self._put(replace(record, ts=ts, hb_seq=beats.number, sent_ts=sent_ts, coalesced=coalesced))
+
+
+def _label(label: str) -> str | None:
+    return None if label in _NO_LABELS else label
 
 
 def _waits(reports: _Reports | None) -> bool:

@@ -103,13 +103,31 @@ def test_a_provider_without_a_label_of_its_own_has_none(fed: Fed, label: str) ->
     assert fed.take()[0].label is None
 
 
-def test_a_label_is_that_of_the_first_offer(fed: Fed) -> None:
+def test_a_changed_label_is_in_the_next_records(fed: Fed) -> None:
+    provider = fed.join(ANONYMOUS)
+    fed.offer(provider, "bank")
+    fed.registry.beat(provider, None)
+    fed.registry.load(provider, 0.5)
+    fed.registry.relabel(provider, "two")
+    assert [record.label for record in fed.take()] == [None] * 3, "it makes no record"
+    fed.registry.beat(provider, None)
+    fed.registry.load(provider, 0.5)
+    fed.offer(provider, "shop")
+    fed.registry.relabel(provider, ANONYMOUS)
+    fed.registry.leave(provider)
+    labels = [(record.event, record.label) for record in fed.take()]
+    assert labels == [("hb", "two"), ("load", "two"), ("register", "two"), ("unregister", None), ("unregister", None)]
+
+
+def test_a_changed_label_is_that_of_a_report_that_waits(fed: Fed) -> None:
     provider = fed.join("one")
     fed.offer(provider, "bank")
+    for _ in range(2_000):
+        fed.registry.load(provider, 0.5)
+    fed.take()
     fed.registry.relabel(provider, "two")
-    fed.offer(provider, "shop")
-    fed.registry.leave(provider)
-    assert [record.label for record in fed.take()] == ["one"] * 4
+    fed.feed.stop()
+    assert [record.label for record in fed.take()] == ["two"]
 
 
 def test_a_provider_that_offers_nothing_is_not_told_of(fed: Fed) -> None:
@@ -401,7 +419,7 @@ def test_the_first_pattern_that_matches_says_when_a_provider_is_full() -> None:
 def test_where_no_pattern_matches_no_record_claims_a_capacity() -> None:
     fed = Fed(FullLoads([(("bank",), 10.0), ((), 20.0)]))
     provider = fed.join()
-    fed.offer(provider, "a bank", "bank\n")
+    fed.offer(provider, "a bank", "bank x")
     fed.take()
     fed.registry.load(provider, 1)
     assert [record.full_load for record in fed.take()] == [None, None]
