@@ -17,11 +17,11 @@ from broker.address_faults import address_fault
 from tests.bridge.sites import EVERY, Site, bridge
 from tests.brokerctl.server import ctl
 from tests.cluster.real_etcd import Etcd
+from tests.console_blocks import as_shown, command_of
 from tests.integration.configurations import ROUTERS, listener
 from tests.integration.http_api import ask
 from tests.integration.mc0_clients import clients_of
 from tests.integration.mtl_peers import peers_of
-from tests.integration.test_console_blocks import as_shown
 from tests.net.process import script
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
@@ -164,7 +164,8 @@ def test_messages_of_topics_travel_between_wires_both_ways(west: Site, east: Sit
     there.new().ask("PUT|TOPIC|orders|ID|p||two")
     assert back.hear().endswith("||two")
     assert east.bridge("west")["messages_out"] == 1
-    shown = ctl("--url", f"http://127.0.0.1:{east.daemon.http_port()}", "bridges").stdout
+    _, *words = command_of("docs/bridges.md", "brokerctl bridges").split()
+    shown = ctl("--url", f"http://127.0.0.1:{east.daemon.http_port()}", *words).stdout
     assert as_shown("docs/bridges.md", "brokerctl bridges", shown, ("west.example.org", "127.0.0.1")), shown
 
 

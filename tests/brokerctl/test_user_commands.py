@@ -11,7 +11,7 @@ from broker.access import users_document
 from broker.access.users_document import parse
 from broker.brokerctl.cli import cli
 from tests.access.users import FILE, put
-from tests.integration.test_console_blocks import as_shown
+from tests.console_blocks import as_shown
 
 
 @pytest.fixture
@@ -27,9 +27,6 @@ def test_the_first_password_makes_user_and_file(tmp_path: Path) -> None:
     path = str(tmp_path / "users.toml")
     said = run("passwd", "ann", "--file", path, "--add", typed="pencil\n")
     assert said.output == "ann is a user\n"
-    # On a terminal there are prompts as well.
-    prompts = "Password of ann:\nOnce more:\n"
-    assert as_shown("docs/security.md", "sudo brokerctl passwd ann", prompts + said.output)
     assert parse(path, Path(path).read_text()).users["ann"].passwords[0].check("pencil")
 
 
@@ -41,7 +38,6 @@ def test_a_password_of_an_unknown_user_is_refused_without_a_prompt(path: str) ->
 
 def test_a_token_is_printed_once_listed_and_revoked(path: str) -> None:
     said = run("token", "add", "bob", "deploy", "--file", path, "--forever").output
-    assert as_shown("docs/security.md", "sudo brokerctl token add", said)
     token = said.strip()
     assert parse(path, Path(path).read_text()).tokens[users_document.token_hash(token)].user == "bob"
     listed = run("token", "list", "--file", path).output
@@ -70,7 +66,7 @@ def test_an_import_writes_both_files_and_says_what_is_left(tmp_path: Path) -> No
     assert (result.exit_code, result.stderr) == (0, "")
     users = tmp_path / "users.toml"
     names = ("users.toml", str(users)), ("elkobroker.toml.new", f"{old}.new")
-    assert as_shown("docs/security.md", "brokerctl user import", result.output, *names)
+    assert as_shown("docs/security.md", "brokerctl user import elkobroker.toml", result.output, *names)
     assert parse(str(users), users.read_text()).tokens[users_document.token_hash("figleaf")].user == "elko-main"
     assert "figleaf" not in (tmp_path / "old.toml.new").read_text()
 

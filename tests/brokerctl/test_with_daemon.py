@@ -13,14 +13,11 @@ import pytest
 
 from broker.brokerctl.list_commands import LISTINGS
 from tests.brokerctl.server import ctl
+from tests.console_blocks import printed
 from tests.integration.daemon import ROOT, Daemon
 
 PAGE = (ROOT / "docs" / "brokerctl.md").read_text()
-EXAMPLES = [
-    example
-    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    for example in re.findall(r"^\$ brokerctl (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
-]
+EXAMPLES = printed("docs/brokerctl.md")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +68,9 @@ def test_an_example_of_the_page_is_true(
     url: str, command: str, expected: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.getbasetemp() / "home"
-    result = ctl(*shlex.split(command), ELKOBROKER_URL=url, XDG_CONFIG_HOME=str(home))
+    program, *words = shlex.split(command)
+    assert program == "brokerctl"
+    result = ctl(*words, ELKOBROKER_URL=url, XDG_CONFIG_HOME=str(home))
     assert result.exit_code == 0, result.stderr
     assert pattern(expected).fullmatch(result.stdout + result.stderr), result.stdout + result.stderr
 

@@ -19,6 +19,7 @@ import zmq
 
 from broker.client.credentials import Password
 from broker.client.errors import Unreachable
+from tests.console_blocks import as_shown, command_of, printed
 from tests.integration.daemon import ROOT, Daemon, environment
 from tests.patience import PATIENCE
 
@@ -27,7 +28,13 @@ GUIDE = (ROOT / "docs" / "clients.md").read_text()
 PROGRAMS = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", GUIDE, re.M | re.S))
 """The programs of the guide, by the name in their first line."""
 
-SHOWN = dict(re.findall(r"^\$ python (\S+\.py)[^\n]*\n((?:(?!\$ |```)[^\n]+\n)+)", GUIDE, re.M))
+COMMANDS = [
+    (command.split()[1:], output) for command, output in printed("docs/clients.md", "", "", ("pip", "python -m"))
+]
+ARGUMENTS = {name: words for (name, *words), _ in COMMANDS}
+"""The arguments of a program that a command of the guide runs."""
+
+SHOWN = {name: output for (name, *_), output in COMMANDS}
 """The output that is shown for a program."""
 
 CONFIGURATION = """
@@ -56,10 +63,10 @@ class Programs:
     daemon: Daemon
 
     @contextmanager
-    def running(self, name: str, *arguments: str) -> Iterator[Output]:
-        """Run a program that does not end by itself."""
+    def running(self, name: str) -> Iterator[Output]:
+        """Run a program that does not end by itself, as the guide does."""
         process = subprocess.Popen(
-            [sys.executable, name, *arguments],
+            [sys.executable, name, *ARGUMENTS.get(name, [])],
             cwd=self.folder,
             env=environment(),
             stdin=subprocess.PIPE,
@@ -73,9 +80,9 @@ class Programs:
             process.kill()
             process.communicate()
 
-    def output(self, name: str, *arguments: str) -> str:
+    def output(self, name: str) -> str:
         """Run a program to its end, and return its output."""
-        with self.running(name, *arguments) as output:
+        with self.running(name) as output:
             text, _ = output.process.communicate(timeout=PATIENCE)
             assert output.process.returncode == 0, text
             return text
@@ -127,13 +134,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
 def test_every_program_is_run_here() -> None:
     # put.py, ask.py and offer.py have their output in the tests of their counterparts.
     assert set(SHOWN) == {*PROGRAMS} - {"offer.py", "test_programs.py"}
-    assert "-m pytest -q test_programs.py" in GUIDE
 
 
 @pytest.mark.long
 def test_a_worker_on_a_durable_queue(programs: Programs) -> None:
-    [arguments] = re.findall(r"^\$ python put.py (.*)$", GUIDE, re.M)
-    assert programs.output("put.py", *arguments.split()) == SHOWN["put.py"]
+    assert programs.output("put.py") == SHOWN["put.py"]
     with programs.running("worker.py") as worker:
         assert worker.lines(2) == SHOWN["worker.py"]
         worker.process.send_signal(signal.SIGTERM)
@@ -203,8 +208,9 @@ def test_credentials_and_keys() -> None:
 
 @pytest.mark.long
 def test_the_guides_own_tests(programs: Programs) -> None:
+    command = command_of("docs/clients.md", "python -m pytest -q test_programs.py")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_programs.py"],
+        [sys.executable, *command.split()[1:], "-p", "no:cacheprovider"],
         cwd=programs.folder,
         env={**environment(), "PYTHONPATH": os.pathsep.join((str(ROOT), str(programs.folder)))},
         capture_output=True,
@@ -212,4 +218,5 @@ def test_the_guides_own_tests(programs: Programs) -> None:
         timeout=PATIENCE,
         check=False,
     )
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    shown = as_shown("docs/clients.md", "python -m pytest -q test_programs.py", done.stdout)
+    assert shown, done.stdout + done.stderr

@@ -24,7 +24,6 @@ from broker.client.blocking import Client
 from tests.cluster.farm.network import Network
 from tests.cluster.queue_load import QUICK
 from tests.integration.daemon import environment, twistd
-from tests.integration.test_console_blocks import as_shown
 from tests.packages import program
 from tests.patience import PATIENCE, until
 
@@ -70,9 +69,6 @@ class Farm:
     def init(self) -> None:
         """Brokers with users and TLS."""
         self.make("init")
-        places = [(f"{name[-1]}.example.org", host.address) for name, host in self.hosts.items()]
-        made = ("cluster/", f"{self.directory}/cluster/")
-        assert as_shown("docs/cluster.md", "brokerctl cluster init", self.said, made, *places)
         self.passwords = dict(re.findall(r"^password of (\w+): (\S+)$", self.said, re.MULTILINE))
         self.trust = ssl.create_default_context(cafile=str(self.directory / "cluster" / NAMES[0] / "ca.pem"))
 

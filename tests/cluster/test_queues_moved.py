@@ -14,8 +14,8 @@ from broker.client.blocking import Client
 from tests.cluster.brokers import Broker, Brokers
 from tests.cluster.queue_load import QUEUES, QUICK
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
+from tests.console_blocks import as_shown, command_of
 from tests.integration.daemon import environment
-from tests.integration.test_console_blocks import as_shown
 from tests.patience import PATIENCE, until
 
 DISK = f'[mtl]\nendpoint = "tcp://127.0.0.1:0"\n{QUEUES}'
@@ -108,7 +108,7 @@ def test_messages_on_the_disk_are_said_and_moved(tmp_path: Path, postgres: Postg
         until(lambda: ctl(a, "queues", "move")[0] == 0, "the rest moves")
         assert (left(a), reasons(a)) == ({}, "{}")
         assert sorted(drained(a, "jobs.of.b", 4)) == [0, 1, 2, 3]
-        assert as_shown(
-            "docs/cluster.md", "brokerctl --url http://broker-a:9080 queues move", ctl(a, "queues", "move")[1]
-        )
+        _, _, _, *words = command_of("docs/cluster.md", "brokerctl --url http://broker-a:9080 queues move").split()
+        shown = ctl(a, *words)[1]
+        assert as_shown("docs/cluster.md", "brokerctl --url http://broker-a:9080 queues move", shown)
         assert not any("raceback" in line for line in [*a.log, *b.log])

@@ -17,9 +17,9 @@ from packaging.utils import canonicalize_name
 from broker.core.queues import sqlite_store
 from broker.core.store import SCHEMA
 from tests.config.certificates import certificate
+from tests.console_blocks import command_of, printed, shows_but_numbers
 from tests.install.systemd_host import SystemdHost, make_root
 from tests.install.test_install import PRINT_HELPER
-from tests.integration.test_console_blocks import as_shown
 from tests.integration.test_earlier_versions import LAYOUTS, unpack
 from tests.integration.test_upgrade import FIRST
 from tests.packages import program
@@ -31,7 +31,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 PUT = "curl --silent --fail --request PUT --json"
 HTTP = '[http]\nendpoint = "tcp:9080:interface=127.0.0.1"\n'
 TLS = """[http]
@@ -77,9 +76,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         program(name)
     where = tmp_path_factory.mktemp("package")
     environment = {**os.environ, "DIST": str(where), "TMPDIR": str(where), "GZIP_FAST": "1"}
-    done = subprocess.run(
-        ["sh", "etc/package.sh", "deb"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    command = ["sh", "-c", command_of("CONTRIBUTING.md", "make packages")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if "No matching distribution" in done.stderr or "Could not fetch URL" in done.stderr:
         pytest.skip("the packages cannot be downloaded here")
     if "Unmet build dependencies" in done.stderr:
@@ -95,7 +93,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     control = unpacked / "DEBIAN/control"
     control.write_text(re.sub(r"^(Version: .*)", r"\1+later", control.read_text(), flags=re.MULTILINE))
     tried("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", unpacked, shared / "later.deb")
-    return Path(shutil.copy(found, shared / "elkobroker.deb"))
+    return Path(shutil.copy(found, shared))
 
 
 @pytest.fixture
@@ -119,7 +117,10 @@ def files_before(host: SystemdHost) -> set[str]:
 @pytest.fixture
 def installed(host: SystemdHost, files_before: set[str]) -> SystemdHost:
     """The machine, on which the package's broker runs."""
-    host.done("apt-get install --yes --no-install-recommends /shared/elkobroker.deb")
+    # The configuration of apt stands for the answers of a person, and for the recommended packages that are not needed.
+    host.write("/etc/apt/apt.conf.d/test", 'APT::Get::Assume-Yes "true"; APT::Install-Recommends "false";')
+    host.done(f"cd /shared && {command_of('docs/operations.md', 'apt install ./elkobroker_0.1.0_amd64.deb')}")
+    host.done("rm /etc/apt/apt.conf.d/test")
     host.wait_until_active()
     return host
 
@@ -218,7 +219,7 @@ def an_upgrade_keeps_the_configuration_and_what_is_registered(installed: Systemd
     assert installed.done("systemctl show --property MainPID --value elkobroker") != first
     assert is_found(installed, "upgraded")
     assert installed.done(f"cat {path}") == changed
-    installed.done("apt-get install --yes --allow-downgrades --no-install-recommends /shared/elkobroker.deb")
+    installed.done("apt-get install --yes --allow-downgrades --no-install-recommends /shared/elkobroker_*.deb")
     installed.wait_until_active()
     assert is_found(installed, "upgraded")
 
@@ -236,7 +237,7 @@ def an_upgrade_leaves_the_old_broker_at_work_where_a_key_was_removed(installed: 
     installed.done("dpkg --configure elkobroker")
     installed.wait_until_active()
     assert installed.done("systemctl show --property MainPID --value elkobroker") != first
-    installed.done("apt-get install --yes --allow-downgrades --no-install-recommends /shared/elkobroker.deb")
+    installed.done("apt-get install --yes --allow-downgrades --no-install-recommends /shared/elkobroker_*.deb")
 
 
 def a_restart_beside_live_peers_keeps_what_they_offer(installed: SystemdHost) -> None:
@@ -295,21 +296,19 @@ def states_of_earlier_versions_are_taken_over_and_not_given_back(installed: Syst
 
 
 def backup_and_restore_as_the_page_prints_them(installed: SystemdHost) -> None:
-    section = OPERATIONS.partition("**Backup.**")[2].partition("**A full disk**")[0]
-    commands = re.findall(r"^# (.*)$", section, re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["brokerctl", "systemctl", "brokerctl", "systemctl"]
+    (backup, shown), *restore = printed("docs/operations.md", "**Backup.**", "**A full disk**")
     offer = '\'{"hostport": "127.0.0.1:7001", "ttl": 3600}\''
     installed.done(f"{PUT} {offer} http://127.0.0.1:9080/v1/services/kept/one")
     until(lambda: is_found(installed, "kept"))
     # The registry is written a quarter of a second after a change, and again at a stop.
     installed.done("systemctl restart elkobroker")
-    backup, *restore = commands
-    assert as_shown("docs/operations.md", "brokerctl backup", installed.done(backup))
+    assert shows_but_numbers(shown, installed.done(backup))
     # The disk was lost, and the broker has begun with an empty one.
     installed.done("systemctl stop elkobroker && rm -r /var/lib/private/elkobroker/* && systemctl start elkobroker")
     assert not is_found(installed, "kept")
-    printed = [installed.done(command) for command in restore]
-    assert as_shown("docs/operations.md", "brokerctl restore", printed[1])
+    for command, shown in restore:
+        done = installed.done(command)
+        assert not shown or shows_but_numbers(shown, done)
     assert is_found(installed, "kept")
     installed.done("ls -d /var/lib/private/elkobroker/before-restore-*")
     installed.done("rm /srv/elkobroker.tar.gz")
@@ -318,7 +317,7 @@ def backup_and_restore_as_the_page_prints_them(installed: SystemdHost) -> None:
 def configured(host: SystemdHost, text: str) -> None:
     """Start the broker with a configuration."""
     host.write("/etc/elkobroker/elkobroker.toml", text)
-    host.done("systemctl restart elkobroker")
+    host.done(command_of("docs/operations.md", "systemctl restart elkobroker"))
 
 
 def a_connection_to_the_socket_of_systemd_starts_the_broker(installed: SystemdHost) -> None:

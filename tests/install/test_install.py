@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.console_blocks import command_of
 from tests.integration.daemon import installed_environment
 from tests.packages import program
 from tests.patience import PATIENCE
@@ -156,6 +157,17 @@ def test_systemd_knows_the_user_and_the_directory(installed: Path, tmp_path: Pat
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stderr
     assert "elkobroker" in (tmp_path / "etc/passwd").read_text()
+
+
+def test_the_jobs_are_installed_as_the_page_prints_it(installed: Path) -> None:
+    command = command_of("docs/operations.md", "/opt/elkobroker/bin/pip install '.[daemon,spark]'")
+    real = ["sh", "-c", command.replace("/opt/elkobroker", f"{installed}/opt")]
+    done = subprocess.run(
+        real, cwd=installed / "checkout", env=installed_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    helped = run_installed(installed, "python", "-m", "spark.capacity", "run", "--help")
+    assert helped.stdout.startswith("usage: "), helped.stderr
 
 
 def test_uninstall_leaves_the_configuration_and_what_others_installed(installed: Path) -> None:

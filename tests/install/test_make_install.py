@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.console_blocks import printed
 from tests.install.systemd_host import PACKAGES, SystemdHost, make_root
-from tests.integration.test_console_blocks import commands
 
 pytestmark = [
     pytest.mark.long,
@@ -18,19 +18,13 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", "dist", "*.egg-info", "_*.so", ".*_cache")
 NETWORK = ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 """Files by which programs of another root download what those of this machine do."""
 
 
-def printed(begin: str, end: str) -> list[str]:
-    """Return the commands of a part of the page."""
-    return [command for command, _ in commands(PAGE.partition(begin)[2].partition(end)[0])]
-
-
-INSTALL, *START = printed("capacity jobs:", "`make install` in a checkout")
-_, _, *PLAN = printed("make capacity plans", "The timer makes")
+(INSTALL, _), *START = printed("docs/operations.md", "capacity jobs:", "`make install` in a checkout")
+PLAN = printed("docs/operations.md", "make capacity plans", "The timer makes", ("apt-get", "/opt"))
 
 
 @pytest.fixture
@@ -51,14 +45,14 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_commands_of_the_page_start_a_broker_and_make_uninstall_ends_it(root: Path, tmp_path: Path) -> None:
     with SystemdHost(root, tmp_path) as host:
-        for command in START:
+        for command, _ in START:
             host.done(f"cd /src && {command}")
         host.wait_until_active()
         assert "<title>" in host.done("curl --silent --fail http://127.0.0.1:9080/")
         assert "elkobroker" in host.done("brokerctl status")
         assert host.done("stat --format '%a %U %G' /etc/elkobroker/elkobroker.toml") == "640 root elkobroker\n"
         assert "mode is different" not in host.done("journalctl --no-pager --unit elkobroker")
-        for command in PLAN:
+        for command, _ in PLAN:
             host.done(f"cd /src && {command}")
         assert host.done("systemctl is-active elkobroker-plan.timer") == "active\n"
         host.done("make --directory /src uninstall")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.console_blocks import printed
 from tests.integration.daemon import installed_environment
 from tests.patience import PATIENCE
 from tests.test_packaging import wheel_of_the_checkout
@@ -75,6 +76,27 @@ def test_the_daemon_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Pa
         assert (status.returncode, "ready" in status.stdout) == (0, True), status.stderr
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_pip_installs_the_library_and_the_broker_as_the_guide_prints_it(wheel: Path, tmp_path: Path) -> None:
+    commands = environment_of("3.11", tmp_path / "venv")
+    (tmp_path / "constraints").write_text(f"elkobroker=={wheel.name.split('-')[1]}\n")
+    variables = installed_environment(
+        PATH=f"{commands}:{os.environ['PATH']}",
+        PIP_FIND_LINKS=str(wheel.parent),
+        PIP_CONSTRAINT=str(tmp_path / "constraints"),
+    )
+    library, broker = printed("docs/clients.md", "## Installation", "## A worker")
+    for (command, _), module in ((library, "broker.client.blocking"), (broker, "broker.app.configuration")):
+        done = subprocess.run(["sh", "-c", command], env=variables, capture_output=True, text=True, check=False)
+        if "No matching distribution" in done.stderr:
+            pytest.skip(f"PyPI has no wheel here: {done.stderr.splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+        subprocess.run([str(commands / "python"), "-c", f"import {module}"], env=variables, check=True)
+    listed = subprocess.run(
+        [str(commands / "twistd"), "--help"], env=variables, capture_output=True, text=True, check=True
+    )
+    assert "elkobroker" in listed.stdout
 
 
 def test_an_unsupported_python_gets_a_sentence_and_nothing(wheel: Path, tmp_path: Path) -> None:

@@ -10,17 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import check_output
 from typing import Any
-from urllib.request import urlopen
 
+from tests.console_blocks import as_shown, command_of
 from tests.core.plans import document, service
 from tests.integration.configurations import ROUTERS, listener
-from tests.integration.daemon import ROOT, Daemon, environment
+from tests.integration.daemon import Daemon, environment
 from tests.integration.http_api import ask as http
 from tests.integration.mc0_clients import console, counters
-from tests.integration.test_console_blocks import as_shown, commands
 from tests.patience import until
-
-OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
 def ask(daemon: Daemon, line: str) -> Any:
@@ -67,16 +64,19 @@ def test_an_autoscaler_and_scale_print_what_the_page_shows(tmp_path: Path) -> No
             offer = {"hostport": f"192.0.2.{number}:7000", "ttl": 600}
             assert http(daemon, "PUT", f"/v1/services/bank/{number}", offer)[0] == 201
 
-        def ctl(words: str) -> str:
-            command = [sys.executable, "-m", "broker.brokerctl", "--url", url, *words.split()]
+        def ctl(shown: str) -> str:
+            _, *words = shown.split()
+            command = [sys.executable, "-m", "broker.brokerctl", "--url", url, *words]
             return check_output(command, text=True, env=environment())
 
-        with urlopen(f"{url}/v1/plan/bank/replicas") as told:
-            assert as_shown("docs/operations.md", "curl -s http://127.0.0.1:9080/v1/plan/bank", told.read().decode())
-        assert as_shown("docs/operations.md", "brokerctl scale bank", ctl("scale bank"))
+        asked = command_of("docs/operations.md", "curl -s http://127.0.0.1:9080/v1/plan/bank/replicas")
+        replicas = check_output(["sh", "-c", asked.replace("http://127.0.0.1:9080", url)], text=True)
+        assert as_shown("docs/operations.md", "curl -s http://127.0.0.1:9080/v1/plan/bank/replicas", replicas)
+        scaled = ctl(command_of("docs/operations.md", "brokerctl scale bank"))
+        assert as_shown("docs/operations.md", "brokerctl scale bank", scaled)
         assert not [*tmp_path.glob("launched.*")]
-        [command] = [each for each, _ in commands(OPERATIONS) if "--act" in each]
-        assert ctl(command.removeprefix("brokerctl ")).endswith("launch bank-worker\n" * 2)
+        done = ctl(command_of("docs/operations.md", "brokerctl scale bank --launcher bank-worker --act"))
+        assert done.endswith("launch bank-worker\n" * 2)
         until(lambda: len([*tmp_path.glob("launched.*")]) == 2)
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.config.certificates import certificate
+from tests.console_blocks import printed, shows
 from tests.integration.daemon import Daemon, environment, twistd
-from tests.integration.test_console_blocks import commands, shows
 from tests.patience import until
 
-PAGE = Path(__file__).parents[2] / "docs/questions.md"
-COMMANDS = commands(PAGE.read_text().partition("## One broker is gone")[0])
+COMMANDS = printed("docs/questions.md", "", "## One broker is gone")
 """The others are tried beside three brokers, by `test_console_blocks`."""
 FULL = """
 [[elko.listeners]]
@@ -65,7 +64,7 @@ def test_a_command_of_the_page_prints_what_the_page_shows(farm: tuple[Daemon, Pa
         "twistd": [twistd(), "-n", "--pidfile="],
     }
 
-    def printed() -> bool:
+    def answered() -> bool:
         done = subprocess.run(
             [*commands[program], *words],
             cwd=directory,
@@ -79,4 +78,4 @@ def test_a_command_of_the_page_prints_what_the_page_shows(farm: tuple[Daemon, Pa
         return shows(answer, done.stdout)
 
     # A connection that gave way to the one of the farm may still be closing.
-    until(printed)
+    until(answered)

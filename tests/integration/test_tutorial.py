@@ -21,6 +21,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.console_blocks import printed
 from tests.integration.daemon import ROOT, Daemon, environment
 from tests.integration.mc0_clients import console
 from tests.patience import PATIENCE, until
@@ -123,6 +124,7 @@ class Reader:
         self._stack = stack
         self._running: dict[str, Program] = {}
         self._daemon: Daemon
+        self.commands: list[str] = []
 
     def start(self, arguments: list[str]) -> None:
         """``make run``: a daemon on free ports, in a state directory of its own."""
@@ -148,7 +150,8 @@ class Reader:
             return
         commands = [index for index, line in enumerate(block.lines) if line.startswith("$ ")]
         for begin, end in zip(commands, [*commands[1:], len(block.lines)], strict=True):
-            self._run(shlex.split(block.lines[begin][2:], comments=True), block.lines[begin + 1 : end])
+            self.commands.append(block.lines[begin][2:])
+            self._run(shlex.split(self.commands[-1], comments=True), block.lines[begin + 1 : end])
 
     def _run(self, command: list[str], lines: tuple[str, ...]) -> None:
         match command:
@@ -219,3 +222,6 @@ def test_the_tutorial_shows_what_its_reader_sees(tmp_path: Path) -> None:
         stack.callback(reader.stop)
         for block in blocks(TUTORIAL.partition(LAST)[0]):
             reader.read(block)
+        run = [command for command in reader.commands if not command.startswith("make run")]
+        shown = printed("docs/tutorial.md", "", "## Make a capacity plan", ("make run",))
+        assert run == [command for command, _ in shown]
