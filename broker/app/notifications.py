@@ -196,7 +196,7 @@ class Notifications:
         rules = self._rules.values()
         return {
             **{f"notifications.{name}": count for name, count in self._counts.items()},
-            "notifications_waiting": sum(len(rule.waiting) for rule in rules),
+            "notifications.waiting": sum(len(rule.waiting) for rule in rules),
         }
 
     def view(self) -> AnyView:

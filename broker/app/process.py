@@ -160,7 +160,7 @@ DAEMON = (
     *connection_counters("console"),
     Counter("log_dropped", "Lines of the log dropped because its destination did not take them", "lines"),
     Counter("notifications", "Notifications of operators, by outcome", "notifications"),
-    Counter("notifications_waiting", "Notifications of operators that wait", "notifications", gauge=True),
+    Counter("notifications.waiting", "Notifications of operators that wait", "notifications", gauge=True),
     Counter("console_dropped", "Answers dropped because the operator does not read", "messages"),
     Counter("console_debug", "Lines for the log that were not logged, since there were too many", "lines"),
     Counter("checks", "Targets of health checks now, by state", "targets", gauge=True),

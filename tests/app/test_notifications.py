@@ -10,7 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from broker.app.notifications import MAX_WAITING, Notifications
+from broker.app.process import COUNTERS
 from broker.config.daemon_settings import NotifyRule
+from broker.operate.metrics import CounterMetrics
 from broker.wires.tables import page
 
 
@@ -76,6 +78,15 @@ def test_notifications_of_a_rule_are_sent_one_by_one_in_order() -> None:
     assert [sender.end(), sender.end(), sender.end()] == [("hook", "a"), ("hook", "b"), ("hook", "c")]
     assert sender.row()["sent"] == 3
     assert sender.row()["way"] == "https://h:8/..."
+
+
+def test_waiting_notifications_are_a_metric() -> None:
+    sender = Sender()
+    sender.notifications.use([RULE])
+    for name in ("a", "b", "c"):
+        sender.notifications.event("service-gone", name)
+    found = {metric.name: metric.samples for metric in CounterMetrics(COUNTERS).collect(sender.notifications.counts())}
+    assert [sample.value for sample in found["elkobroker_notifications_waiting"]] == [3]
 
 
 def test_a_failed_attempt_is_repeated_with_growing_pauses() -> None:
