@@ -22,10 +22,10 @@ import pytest
 import broker
 from broker.access.passwords import MIN_ITERATIONS, of
 from tests.config.certificates import unverified
-from tests.config.write_shipped import documented
 from tests.contract.doors import CONFIG, NAMED, House, open_house
 from tests.contract.newcomers import AUTH, DOORS
 from tests.contract.strangers import dealer
+from tests.generated import key_tables
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.configurations import TCP, every_listener, listener
 from tests.integration.daemon import Daemon, Peer
@@ -446,7 +446,7 @@ def test_a_refusal_beyond_a_limit_names_its_key(limited: Daemon, key: str) -> No
 
 def test_the_keys_that_refusals_name_are_declared() -> None:
     section, keys = "", set[str]()
-    for head, name in re.findall(r"^(?:### `\[+([\w.]+)\]+`|- `([\w.\[\]]+)`)", documented(), re.MULTILINE):
+    for head, name in re.findall(r"^(?:### `\[+([\w.]+)\]+`|- `([\w.\[\]]+)`)", key_tables(), re.MULTILINE):
         section = head or section
         keys.add(f"{section}.{name.replace('[]', '')}")
     texts = [path.read_text() for path in Path(broker.__file__).parent.rglob("*.py")]

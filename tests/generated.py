@@ -1,0 +1,106 @@
+"""Files and parts of pages that are made of what the code declares: ``python -m tests.generated`` writes them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from broker.app.configuration import SCHEMA
+from broker.brokerctl.cli import cli, manual_page
+from broker.config import document
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+WIDTH = 120
+
+
+def items(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a list."""
+    for text in texts:
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+
+
+def key_tables() -> str:
+    """Return the tables of all keys."""
+    return document.tables((each.name, each.default) for each in SCHEMA.sections)
+
+
+# The tables of the capacity jobs
+
+
+def column_tables() -> str:
+    """Return the tables with their columns, and each meaning once."""
+    # Here, since Spark takes a second to import, and most callers want something else.
+    from spark.capacity.tables.schema import MEMBERS, SNAPSHOT, TABLES, Table
+
+    of_records = set(MEMBERS.split()) - set(CHANGED.split())
+
+    def described(table: Table, name: str) -> str:
+        unit, text = table.meaning(name)
+        return f"`{name}`{f' ({unit})' if unit else ''}: {text}."
+
+    tables: list[str] = []
+    seen: list[Table] = []
+    meanings: dict[str, str] = {}
+    for table in (*TABLES, SNAPSHOT):
+        # A table that begins with all columns of the one before it, with their meanings, has only the others named.
+        begun = seen[-1] if seen and not table.own else None
+        if begun and table.schema.names[: len(begun.schema.names)] != begun.schema.names:
+            begun = None
+        names = [f"Columns of {begun.name}"] if begun else []
+        for name in table.schema.names[len(begun.schema.names) if begun else 0 :]:
+            text = described(table, name)
+            exception = name in table.own or meanings.setdefault(name, text) != text
+            names.append(text[:-1] if exception else f"`{name}`")
+        seen.append(table)
+        dated = ", dated" if table.dated else ""
+        tables.append(f"**{table.name}**: {table.purpose}{dated}. {'; '.join(names)}.")
+    # In the order of the tables, since a meaning may refer to the column before.
+    others = (text for name, text in meanings.items() if name not in of_records)
+    return "\n".join(["## Tables", "", *items(tables), "", "## Columns", "", *items(others), "", ""])
+
+
+CHANGED = "broker boot seq service load full_load in_flight requests errors dropped coalesced"
+"""Members of records that tables change; docs/export.md has the meanings of all others."""
+
+
+# The files
+
+PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "configuration.md": {"keys": key_tables},
+    "tables.md": {"tables": column_tables},
+}
+"""The generated parts of the pages: each stands between the marks ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""
+
+
+def page(name: str) -> str:
+    """Return a page with its generated parts, and all else as it is."""
+    text = (DOCS / name).read_text()
+    for part, made in PARTS[name].items():
+        begin, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->\n"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{made()}{rest[rest.index(end) :]}"
+    return text
+
+
+def generated() -> dict[Path, str]:
+    """Return the text of each file that is generated, or has generated parts."""
+    return {
+        ROOT / "etc" / "elkobroker.toml": SCHEMA.example(),
+        ROOT / "etc" / "man" / "brokerctl.1": manual_page(cli),
+        **{DOCS / name: page(name) for name in PARTS},
+    }
+
+
+def main() -> None:
+    """Write the files."""
+    for path, text in generated().items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
