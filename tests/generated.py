@@ -5,10 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import get_args, get_type_hints
+
+import attrs
+from msgspec import Meta
 
 from broker.app.configuration import SCHEMA
 from broker.brokerctl.cli import cli, manual_page
 from broker.config import document
+from broker.operate.actions import ACTIONS
+from broker.operate.table_endpoints import ListQuery
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -27,6 +33,38 @@ def items(texts: Iterable[str]) -> Iterator[str]:
 def key_tables() -> str:
     """Return the tables of all keys."""
     return document.tables((each.name, each.default) for each in SCHEMA.sections)
+
+
+# The API
+
+
+def list_parameters() -> str:
+    """Return the list of the parameters of lists."""
+    of = {name: get_args(hint)[1] for name, hint in get_type_hints(ListQuery, include_extras=True).items()}
+    return "\n".join(
+        [
+            *items(
+                f"`{field.name}`{bounds(field.default, of[field.name])}: {of[field.name].description}"
+                for field in attrs.fields(ListQuery)
+            ),
+            "",
+            "",
+        ]
+    )
+
+
+def bounds(default: object, about: Meta) -> str:
+    """Return the default of a number, and its maximum."""
+    return f" (default {default:,}, maximum {about.le:,})" if default and isinstance(default, int) else ""
+
+
+def action_table() -> str:
+    """Return the table of the actions with their rights."""
+    by_right: dict[tuple[str, str], list[str]] = {}
+    for action in ACTIONS:
+        by_right.setdefault((action.right, f"{action.kind}s" if action.some else ""), []).append(f"`{action.name}`")
+    rows = [f"| {', '.join(names)} | `{right}` | {kind} |" for (right, kind), names in by_right.items()]
+    return "\n".join(["| actions | right | names |", "| --- | --- | --- |", *rows, "", ""])
 
 
 # The tables of the capacity jobs
@@ -72,6 +110,7 @@ CHANGED = "broker boot seq service load full_load in_flight requests errors drop
 
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "configuration.md": {"keys": key_tables},
+    "http-api.md": {"parameters": list_parameters, "actions": action_table},
     "tables.md": {"tables": column_tables},
 }
 """The generated parts of the pages: each stands between the marks ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""

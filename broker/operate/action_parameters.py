@@ -169,7 +169,9 @@ Host = Annotated[Text | None, Meta(description="The virtual host of MTL; the fir
 Ttl = Annotated[float, Meta(ge=0, le=MAX_TTL)]
 Time = Annotated[str, Meta(max_length=40)]
 Most = Annotated[int, Meta(ge=1, le=2**53)]
-Count = Annotated[int, Meta(ge=1, le=MAX_GOT, description="Messages at most.")]
+Count = Annotated[
+    int, Meta(ge=1, le=MAX_GOT, description="Messages at most; fewer where their bodies have more than 1 MiB together.")
+]
 
 
 @attrs.frozen
@@ -188,7 +190,8 @@ class Publish:
 class CallService:
     """Sends a request to a service of MTL; the answer is the reply.
 
-    One of the workers of the service gets the request.
+    One of the workers of the service gets the request. The errors of HTTP are 404 without a worker, 409 if the worker
+    refuses it, 503 without a reply in time, 421 if the workers are at another broker.
     """
 
     service: Name
@@ -230,7 +233,7 @@ class QueueGet:
 class QueuePeek:
     """Shows the first messages of a work queue, and leaves them there.
 
-    Messages that a reader has are not shown.
+    Messages that a reader has are not shown. `due` is the seconds until a delayed one is delivered.
     """
 
     queue: Name
@@ -253,7 +256,8 @@ class QueuePurge:
 class QueueMove:
     """Moves messages from a work queue to the end of another one.
 
-    Messages that a reader has stay with it. Where the target has no room, the others stay.
+    Messages that a reader has stay with it. Where the target has no room, the others stay, with the reason as
+    `stopped`; if nothing was moved, the answer is the error 429.
     """
 
     queue: Name
@@ -266,7 +270,8 @@ class QueueMove:
 class RequeueDead:
     """Moves the dead letters of a work queue back to it, to be delivered again.
 
-    QUEUE is the name of the queue itself: its dead letters are in QUEUE.dead.
+    QUEUE is the name of the queue itself: its dead letters are in QUEUE.dead. They go to the end of QUEUE, and
+    their deliveries are counted from 0.
     """
 
     queue: Name

@@ -45,15 +45,30 @@ MAX_CONDITIONS = 10
 class ListQuery:
     """The common query of lists."""
 
-    pattern: Annotated[str, Meta(max_length=MAX_TEXT, description="shell pattern: `*`, `?`, `[...]`")] = "*"
-    sort: Annotated[str, Meta(max_length=MAX_TEXT, description="column to sort by; `-column` for descending order")] = (
-        ""
-    )
+    pattern: Annotated[
+        str,
+        Meta(
+            max_length=MAX_TEXT,
+            description="shell pattern (`*`, `?`, `[...]`, case-sensitive) of names, labels or addresses, as the "
+            "view's `help` says",
+        ),
+    ] = "*"
+    sort: Annotated[
+        str,
+        Meta(
+            max_length=MAX_TEXT,
+            description="a column; `-column` for descending order. Rows without the column come last",
+        ),
+    ] = ""
     offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="rows to skip")] = 0
-    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="rows of the page")] = PAGE
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="rows per page")] = PAGE
     where: Annotated[
         tuple[Annotated[str, Meta(max_length=2 * MAX_TEXT)], ...],
-        Meta(max_length=MAX_CONDITIONS, description="`column=value`: rows whose column has that value; repeatable"),
+        Meta(
+            max_length=MAX_CONDITIONS,
+            description="`column=value`: rows with that value; if it is repeated, all must match. `reason=` selects "
+            "rows without a reason",
+        ),
     ] = ()
     filter: Annotated[
         str, Meta(max_length=MAX_LENGTH, description='of services and the catalog: `zone=b and "v2" in tags`')

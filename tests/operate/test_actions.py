@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -33,8 +31,6 @@ from tests.operate.calls import BOB, Log, Site, content
 from tests.operate.test_console import Operator
 from tests.recording.operations import operations
 from tests.wires.recording import ElkoFarm, RecordingPeer
-
-PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 
 TYPED = [
     ("reload", "", {}),
@@ -165,15 +161,6 @@ class Winking:
 
     def wink(self, times: int) -> actions.Done:
         return actions.Done("wink " * times)
-
-
-def test_the_page_has_each_action_with_its_right() -> None:
-    section = PAGE.read_text().partition("\n## Actions\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \| `(.*?)` \|", section, re.MULTILINE)
-    shown = {name: right for names, right in rows for name in re.findall(r"`([a-z-]+)`", names)}
-    # One row has those of operators, but for queues.
-    of_operators = {each.name: "admin.*" for each in ACTIONS if each.audited and each.kind != "queue"}
-    assert shown == {each.name: each.right for each in ACTIONS} | of_operators
 
 
 def test_the_one_function_checks_the_right_and_records_the_result() -> None:
