@@ -488,11 +488,13 @@ class BrokerSession(ElkoSession):
 
     def _withdraw_forbidden(self, provider: int | None) -> None:
         """Withdraw the services of a provider that the user may not offer."""
-        known = None if provider is None else self._wiring.registry.provider(provider)
-        if known is not None and self._grants is not None:
-            names = {service.name for service in known.services if not self._grants.may("offer", service.name)}
-            if names:
-                self._wiring.registry.withdraw(known.id, names)
+        if provider is None or self._grants is None:
+            return
+        registry, may = self._wiring.registry, self._grants.may
+        # Not by `IRegistry.provider`, whose snapshot takes a third of the review of 20,000 sessions, in one turn.
+        names = {service.name for service in registry.services_of(provider) if not may("offer", service.name)}
+        if names:
+            registry.withdraw(provider, names)
 
     def _withdraw(self, vanished: bool = False) -> None:
         """Withdraw all services and end all watches; of a peer that has ``vanished`` with many others, later."""
