@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark.capacity.planning.plan import FEWEST, WEEKS, growth, weekly_peaks, whole_weeks
+from spark.capacity.planning.plan import FEWEST, WEEKS, Options, growth, plan_service, weekly_peaks, whole_weeks
+from spark.capacity.planning.policy import Assumptions, Policy
+from spark.capacity.tables.schema import GOLD_FORECAST
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -54,3 +56,21 @@ def test_a_peak_does_not_fall_below_nothing():
     told = growth(weekly_peaks(weeks(40.0, 30.0, 20.0, 10.0), NOW))
     assert told is not None
     assert told.in_weeks(9) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("step", "providers", "week"), [(12.0, 8, 0), (12.0, 9, 1), (12.0, 15, WEEKS - 1), (12.0, 16, None), (0.0, 2, None)]
+)
+def test_the_trend_says_in_which_week_the_providers_are_too_few(step: float, providers: int, week: int | None) -> None:
+    # The bound is 1.5 times the weekly peak: 240 in the coming week, 18 more in each after it, and 456 in the last one.
+    # At 70% of 50 each, 7 carry 245 and 13 carry 455; two more are the spares.
+    hours = [
+        {**row, "full_load": 50.0, "demand_mean": 1.0, "providers_mean": providers}
+        for row in weeks(*(100.0 + step * number for number in range(5)))
+    ]
+    hours.append({**hours[-1], "h": NOW - timedelta(hours=1)})
+    known = dict.fromkeys(GOLD_FORECAST.schema.names) | {"service": "s", "flag": "", "headroom": 1.5}
+    step_ = {**known, "h": NOW, "p50": 1.0, "hour_bound": 1.0, "peak_bound": 1.0}
+    options = Options(Assumptions((Policy(target=0.7, spares=2, n_plus=0),)))
+    row = plan_service([step_], hours, NOW, options)
+    assert row["exhaust_trend"] == (None if week is None else NOW + timedelta(weeks=week))
