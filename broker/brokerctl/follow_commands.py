@@ -6,6 +6,7 @@ import codecs
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -328,6 +329,8 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _LEVEL_STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
 
+RECORDS = [Column("id"), Column("time"), Column("level"), Column("node"), Column("text"), Column("fields")]
+
 POLL = 1.0
 """Seconds between requests of new records."""
 
@@ -347,11 +350,12 @@ def logs(context: click.Context, node: str, level: str, limit: int, following: b
     session = session_of(context)
     output = session.output
     query: dict[str, Any] = {"node": node, "level": level, "limit": limit}
+    show = output.stream(RECORDS, partial(_show_record, output))
 
     async def work(reactor: Any, connect: Callable[[], Client]) -> None:
         client = connect()
         answer = mapping(await client.get("/v1/logs", query))
-        _show_records(output, answer)
+        _show_records(output, show, answer)
         pauses, wait = Pauses(FIRST_PAUSE, LONGEST_PAUSE), POLL
         while following:
             await sleep(reactor, wait)
@@ -367,26 +371,27 @@ def logs(context: click.Context, node: str, level: str, limit: int, following: b
                 continue
             pauses.reset()
             wait = POLL
-            _show_records(output, answer)
+            _show_records(output, show, answer)
 
     session.run_many(work)
 
 
-def _show_records(output: Output, answer: Mapping[str, Any]) -> None:
+def _show_records(output: Output, show: Callable[[Mapping[str, Any]], None], answer: Mapping[str, Any]) -> None:
     if answer.get("missed"):
         output.note(f"{answer['missed']} records are left out: the file of the broker has them", "yellow")
     for record in rows(answer, "records"):
-        if output.format is Format.JSON:
-            output.json(record, 0)
-            continue
-        level = text(record.get("level"))
-        line = Text(f"{text(record.get('time'))} ", "dim")
-        line.append(f"{level:<8} ", _LEVEL_STYLES.get(level, ""))
-        line.append(f"{clean(text(record.get('node')))} ", "bold").append(clean(text(record.get("text"))))
-        for name, value in mapping(record.get("fields") or {}).items():
-            line.append(f"  {clean(name)}=", "dim").append(clean(str(value)))
-        output.console.print(line, soft_wrap=True)
+        show(record)
     output.console.file.flush()
+
+
+def _show_record(output: Output, record: Mapping[str, Any]) -> None:
+    level = text(record.get("level"))
+    line = Text(f"{text(record.get('time'))} ", "dim")
+    line.append(f"{level:<8} ", _LEVEL_STYLES.get(level, ""))
+    line.append(f"{clean(text(record.get('node')))} ", "bold").append(clean(text(record.get("text"))))
+    for name, value in mapping(record.get("fields") or {}).items():
+        line.append(f"  {clean(name)}=", "dim").append(clean(str(value)))
+    output.console.print(line, soft_wrap=True)
 
 
 # The commands ``watch`` and ``events``: changes of the registry as they happen, and the recent ones.
@@ -470,10 +475,12 @@ def watch(
     """Show the changes of the registry as they happen, until Ctrl-C.
 
     After an interruption the stream is resumed without a gap. If the broker has no longer all changes since
-    then, or has restarted, there is a line about it. With --json, each change is one line of JSON.
+    then, or has restarted, there is a line about it. With --json, each change is one line of JSON; with -o csv,
+    one of CSV below a header.
     """
     session = session_of(context)
     output = session.output
+    show = output.stream(EVENTS, partial(_show_change, output))
     left = count
 
     def receive(kind: str, value: Mapping[str, Any]) -> None:
@@ -484,7 +491,7 @@ def watch(
             else:
                 output.note("resync: changes may be missing here; services lists the present state", "yellow")
         for change in changes(value):
-            show_change(output, change)
+            show(change)
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -498,11 +505,7 @@ def watch(
     )
 
 
-def show_change(output: Output, change: Mapping[str, Any]) -> None:
-    """Print a change in one line."""
-    if output.format is Format.JSON:
-        output.json(change, 0)
-        return
+def _show_change(output: Output, change: Mapping[str, Any]) -> None:
     kind = text(change.get("kind"))
     line = Text()
     if "at" in change:

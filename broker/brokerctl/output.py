@@ -13,7 +13,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -416,6 +416,16 @@ class Output(msgspec.Struct, frozen=True, eq=False):
             else:
                 self.print(made)
 
+    def stream(self, columns: Sequence[Column], show: Callable[[Row], None]) -> Callable[[Row], None]:
+        """Return the function that prints rows as they come: as lines of JSON, as CSV below one header, or by ``show``,
+        for people."""
+        if self.format is Format.JSON:
+            return lambda row: self.json(row, 0)
+        if self.format is Format.CSV:
+            self._csv((), columns)
+            return lambda row: self._csv([row], columns, header=False)
+        return show
+
     def values(self, value: Mapping[str, Any], columns: Sequence[Column] = ()) -> None:
         """Print one object: a line for each of its values."""
         if self.format is Format.JSON:
@@ -425,10 +435,12 @@ class Output(msgspec.Struct, frozen=True, eq=False):
         else:
             self.print(pairs(value, columns))
 
-    def _csv(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+    def _csv(self, rows: Sequence[Row], columns: Sequence[Column], header: bool = True) -> None:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([clean(column.name) for column in columns])
+        # Without rows, a table whose columns are those of its rows has none.
+        if header and columns:
+            writer.writerow([clean(column.name) for column in columns])
         for row in rows:
             writer.writerow([_field(row.get(column.name)) for column in columns])
         self.console.file.write(buffer.getvalue())

@@ -7,13 +7,14 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from broker.brokerctl.answers import Exit, Failure, Interrupted, mapping, rows, usage
-from broker.brokerctl.command_session import Number, Session, color, connection, remote, session_of, sleep
+from broker.brokerctl.command_session import Number, color, connection, remote, session_of, sleep
 from broker.brokerctl.list_commands import MATCHING
 from broker.brokerctl.output import Column, Format, Output
 from broker.brokerctl.plain_client import ApiClient, segment
@@ -294,6 +295,9 @@ async def _renewed(
             lost = False
 
 
+MESSAGES = [Column("topic"), Column("text"), Column("base64"), Column("headers"), Column("retained")]
+
+
 @click.command()
 @click.argument("topic")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after that many messages.")
@@ -308,13 +312,14 @@ def sub(context: click.Context, topic: str, count: int | None) -> None:
     from broker.brokerctl.follow_commands import Finished, follow
 
     session = session_of(context)
+    show = session.output.stream(MESSAGES, partial(_say, session.output))
     left = count
 
     def receive(kind: str, message: Mapping[str, Any]) -> None:
         nonlocal left
         if kind == "problem":
             raise Failure(str(message.get("detail")), Exit.FAILED)
-        _print(session, message)
+        _print(session.output, show, message)
         if left is not None:
             left -= 1
             if left == 0:
@@ -327,13 +332,13 @@ def sub(context: click.Context, topic: str, count: int | None) -> None:
     session.run_many(lambda _, connect: follow(connect(), path, {}, receive, notify))
 
 
-def _print(session: Session, message: Mapping[str, Any]) -> None:
-    output = session.output
+def _print(output: Output, show: Callable[[Mapping[str, Any]], None], message: Mapping[str, Any]) -> None:
     if isinstance(message.get("missed"), int):
         output.note(f"{message['missed']} messages were left out here: this command read too slowly", "yellow")
-    if output.format is Format.JSON:
-        output.json(message, 0)
-    else:
-        text = message.get("text")
-        output.say(text if isinstance(text, str) else f"base64:{message.get('base64')}")
+    show(message)
     output.console.file.flush()
+
+
+def _say(output: Output, message: Mapping[str, Any]) -> None:
+    text = message.get("text")
+    output.say(text if isinstance(text, str) else f"base64:{message.get('base64')}")

@@ -212,6 +212,8 @@ def test_a_peer_is_traced(server: Server) -> None:
     assert ctl("--url", server.url, "trace", "--off").exit_code == 2
     server.answer("/v1/trace", {"traces": [{"address": "10.1.2.3", "seconds": 30.0, "lines": 5, "dropped": 0}]})
     assert ctl("--url", server.url, "trace").stdout.splitlines()[1].split() == ["10.1.2.3", "30.0s", "5", "0"]
+    server.answer("/v1/trace", {"traces": []})
+    assert ctl("--url", server.url, "trace", "-o", "csv").stdout == ""
 
 
 class Pressed(io.StringIO):

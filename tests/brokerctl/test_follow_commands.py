@@ -61,7 +61,7 @@ def change(revision: int, service: str) -> dict[str, Any]:
     }
 
 
-def streams(server: Server, *pieces: bytes) -> threading.Event:
+def streams(server: Server, *pieces: bytes, path: str = "/v1/watch") -> threading.Event:
     """Let each request for the stream get one of the pieces, and then its end; the last one stays open."""
     left = list(pieces)
     over = threading.Event()
@@ -76,7 +76,7 @@ def streams(server: Server, *pieces: bytes) -> threading.Event:
         if not left:
             over.wait(60)
 
-    server.answer("/v1/watch", answer)
+    server.answer(path, answer)
     return over
 
 
@@ -107,6 +107,38 @@ def test_watch_prints_lines_for_people_and_tells_a_gap(server: Server) -> None:
     over.set()
     assert result.stdout == "2026-11-23T09:14:02.118Z        2 offered    in\\x1bn  provider=1  hostport=h:1\n"
     assert result.stderr == "resync: changes may be missing here; services lists the present state\n"
+
+
+def test_watch_prints_csv_below_one_header(server: Server) -> None:
+    gap = b'event: resync\nid: 8-1\ndata: {"epoch":8,"revision":1}\n\n'
+    over = streams(server, gap + sse("8-2", change(2, "bank")), sse("8-3", {**change(3, "a,b"), "unknown": 1}))
+    result = ctl("--url", server.url, "watch", "-n", 2, "-o", "csv")
+    over.set()
+    assert result.stdout.splitlines() == [
+        "revision,at,kind,service,why,provider,hostport,label,wire,load",
+        "2,2026-11-23T09:14:02.118Z,offered,bank,,1,h:1,,,",
+        '3,2026-11-23T09:14:02.118Z,offered,"a,b",,1,h:1,,,',
+    ]
+    assert result.stderr.startswith("resync: changes may be missing here")
+
+
+def test_messages_of_a_topic_are_csv_below_one_header(server: Server) -> None:
+    message = {"topic": "news", "headers": {"X-Unit": "m"}, "text": "hello, you"}
+    over = streams(server, f"data: {json.dumps(message)}\n\n".encode(), path="/v1/topics/news/messages")
+    result = ctl("--url", server.url, "sub", "news", "-n", 1, "-o", "csv")
+    over.set()
+    assert result.stdout == 'topic,text,base64,headers,retained\nnews,"hello, you",,"{""X-Unit"":""m""}",\n'
+
+
+def test_logs_are_csv_below_one_header(server: Server) -> None:
+    record = {"id": 1, "time": "2026-11-23T09:14:02.118Z", "node": "n", "level": "info", "text": "-x", "fields": {}}
+    server.answer("/v1/logs", {"last": 2, "missed": 0, "records": [record, {**record, "id": 2, "fields": {"a": 1}}]})
+    result = ctl("--url", server.url, "logs", "-o", "csv")
+    assert result.stdout.splitlines() == [
+        "id,time,level,node,text,fields",
+        "1,2026-11-23T09:14:02.118Z,info,n,'-x,{}",
+        '2,2026-11-23T09:14:02.118Z,info,n,\'-x,"{""a"":1}"',
+    ]
 
 
 @pytest.mark.parametrize("data", [b"data: [1]\n\n", b"data: {\n\n", b'data: {"events":5}\n\n'])
