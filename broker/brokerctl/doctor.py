@@ -205,12 +205,19 @@ compares the two.
 CERTIFICATES = ("certificate", "cluster.ca")
 """Keys whose files are certificates."""
 
+INLINE = (
+    *("mc0.secret_key", "mtl.secret_key", "bridges.secret_key", "mtl.queue_store_password", "cluster.password"),
+    *("rules.url", "rules.secret", "rules.command", "table.script"),
+)
+"""Keys, by their last two parts, whose values are secrets: those of `broker.config.key.Key.secret`. A configuration
+with one is a secret itself."""
+
 _PART = re.compile(r"(certificate|key|ca|passphrase_file)=((?:\\.|[^:\\])+)")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def examine_configuration(path: Path) -> Iterator[Finding]:
-    """Yield the findings about the files that a configuration names."""
+    """Yield the findings about the files that a configuration names, and about its own mode if it has secrets."""
     try:
         with path.open("rb") as file:
             content = tomllib.loads(file.read(MAX_FILE).decode())
@@ -220,6 +227,8 @@ def examine_configuration(path: Path) -> Iterator[Finding]:
     except (ValueError, RecursionError) as problem:
         yield error(str(path), f"is no TOML: {problem}")
         return
+    if any(value and f"{section}.{key}" in INLINE for section, key, value in _texts(content)):
+        yield from _secret(path)
     for key, name in dict.fromkeys(_files(content)):
         yield from _file(key, path.parent / name)
 
@@ -236,17 +245,24 @@ def examine_context(context: Context, contexts: Path) -> Iterator[Finding]:
             yield from certificates(expanded(name))
 
 
-def _files(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the files in a configuration, each with the last part of its key, or with both where another section has
-    such a key for something else."""
+def _texts(value: Any, section: str = "", key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the texts in a configuration, each behind the last two parts of its key."""
     if isinstance(value, dict):
         for name, each in value.items():
-            both = f"{key}.{name}"
-            yield from _files(each, both if both in (*SECRETS, *CERTIFICATES) else name)
+            yield from _texts(each, key, name)
     elif isinstance(value, list):
         for each in value:
-            yield from _files(each, key)
+            yield from _texts(each, section, key)
     elif isinstance(value, str):
+        yield section, key, value
+
+
+def _files(content: Any) -> Iterator[tuple[str, str]]:
+    """Yield the files in a configuration, each with the last part of its key, or with both where another section has
+    such a key for something else."""
+    for section, last, value in _texts(content):
+        both = f"{section}.{last}"
+        key = both if both in (*SECRETS, *CERTIFICATES) else last
         if (key in SECRETS and key != "key") or key in CERTIFICATES:
             yield key, value
         elif value.startswith(("tls:", "ssl:")):

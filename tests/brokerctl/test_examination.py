@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from broker.app.configuration import SCHEMA
-from broker.brokerctl.doctor import SOON, Level, expiry
-from broker.config.key import secret_files
+from broker.brokerctl.doctor import SOON, Level, examine_configuration, expiry
+from broker.config.key import declared, secret_files
 from tests.access.users import put
 from tests.brokerctl.server import Canned, Server, ctl, page
 from tests.config.certificates import certificate
@@ -170,6 +172,33 @@ def test_each_file_with_a_secret_is_examined(tmp_path: Path) -> None:
     _, found = examined("--offline", "--config", file)
     levels = {Path(what).name: level for what, (level, _) in found.items() if Path(what).parent == tmp_path}
     assert levels == dict.fromkeys((*names, ca.name, file.name), "error")
+
+
+def secrets(table: type[attrs.AttrsInstance], here: str) -> Iterator[str]:
+    """Yield the dotted keys of a table whose values are secrets."""
+    for each in declared(table):
+        inner = each.entry or each.table
+        if inner is not None:
+            yield from secrets(inner, f"{here}.{each.name}")
+        elif each.key.secret:
+            yield f"{here}.{each.name}"
+
+
+def test_a_configuration_with_a_secret_is_one_itself(tmp_path: Path) -> None:
+    keys = [each for section in SCHEMA.sections for each in secrets(section.values, section.name)]
+    assert {"cluster.password", "mtl.secret_key", "notify.rules.command"} < set(keys)
+    file = tmp_path / "a.toml"
+    for key in keys:
+        for value, level in (('"x"', Level.ERROR), ('["x"]', Level.ERROR), ('""', None)):
+            file.write_text(f"{key} = {value}\n")
+            file.chmod(0o604)
+            assert next((each.level for each in examine_configuration(file)), None) is level, key
+        file.chmod(0o640)
+        assert not [each for each in examine_configuration(file) if each.level is not Level.OK]
+    file.write_text('cluster.password = "x"\n')
+    file.chmod(0o644)
+    told = ctl("doctor", "--offline", "--config", file, **PYTHON).stdout
+    assert f"error   {file}: mode 0644: all users of this machine can use it" in told
 
 
 @pytest.mark.parametrize(("left", "level"), [(-1.0, Level.ERROR), (SOON - 1.0, Level.WARNING), (SOON + 1.0, Level.OK)])
