@@ -10,11 +10,19 @@ from typing import get_args, get_type_hints
 import attrs
 from msgspec import Meta
 
+from broker.app.cluster_health import COUNTERS as OF_HEALTH
 from broker.app.configuration import SCHEMA
+from broker.app.process import DAEMON
+from broker.app.wires import WIRES
+from broker.bridge.bridges import COUNTERS as OF_BRIDGES
 from broker.brokerctl.cli import cli, manual_page
+from broker.cluster.settings import COUNTERS as OF_CLUSTER
 from broker.config import document
+from broker.operate import metrics
 from broker.operate.actions import ACTIONS
+from broker.operate.metrics import CounterMetrics, Family
 from broker.operate.table_endpoints import ListQuery
+from broker.wires.tables import Counter, Documentation
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,6 +41,50 @@ def items(texts: Iterable[str]) -> Iterator[str]:
 def key_tables() -> str:
     """Return the tables of all keys."""
     return document.tables((each.name, each.default) for each in SCHEMA.sections)
+
+
+# Metrics
+
+TITLES = {
+    "elko": "Elko and the director",
+    "director": "Elko and the director",
+    "dbp": "DBP",
+    "mtl": "MTL",
+    "dns": "DNS",
+    "http": "HTTP",
+}
+"""Headings of the wires' metrics, where they are not the name of the wire."""
+
+
+def shared(family: Family) -> bool:
+    """Return True if several wires have the metric."""
+    return "wire" in family.labels
+
+
+def metric_sections() -> Iterator[tuple[str, Iterable[Family]]]:
+    """Yield the headings of the page of metrics, each with its metrics."""
+    by_owner: dict[str, list[Counter]] = {"Core": [*DAEMON]}
+    for wire in WIRES:
+        by_owner.setdefault(TITLES.get(wire.name, wire.name), []).extend(wire.counters)
+    by_owner |= {"The cluster": [*OF_CLUSTER, *OF_HEALTH], "Bridges": [*OF_BRIDGES]}
+    every = CounterMetrics(Documentation([each for counters in by_owner.values() for each in counters])).families()
+    yield "State", (*metrics.OF_STATE, *metrics.OF_TIMES, *metrics.OF_PLAN)
+    yield "Connections and messages of all wires", filter(shared, every)
+    for title, counters in by_owner.items():
+        own = [each for each in CounterMetrics(Documentation(counters)).families() if not shared(each)]
+        yield title, (*(metrics.OF_CLUSTER if title == "The cluster" else ()), *own)
+
+
+def metric_tables() -> str:
+    """Return the lists of all metrics."""
+    lines: list[str] = []
+    for title, families in metric_sections():
+        by_help: dict[str, list[str]] = {}
+        for each in families:
+            labels = f"{{{','.join(each.labels)}}}" if each.labels else ""
+            by_help.setdefault(each.help, []).append(f"`{each.name}{labels}`")
+        lines += [f"## {title}", "", *items(f"{', '.join(names)}: {text}" for text, names in by_help.items()), ""]
+    return "\n".join(lines)
 
 
 # The API
@@ -111,6 +163,7 @@ CHANGED = "broker boot seq service load full_load in_flight requests errors drop
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "configuration.md": {"keys": key_tables},
     "http-api.md": {"parameters": list_parameters, "actions": action_table},
+    "metrics.md": {"metrics": metric_tables},
     "tables.md": {"tables": column_tables},
 }
 """The generated parts of the pages: each stands between the marks ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""

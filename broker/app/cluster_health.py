@@ -77,8 +77,8 @@ class EtcdMember:
 
 
 COUNTERS = (
-    Counter("cluster.missing", "Expected brokers that are no members of the cluster", "brokers", gauge=True),
-    Counter("cluster.links-cut", "Links to other brokers that are not open for some seconds", "links", gauge=True),
+    Counter("cluster.missing", "Expected brokers that are not there", "brokers", gauge=True),
+    Counter("cluster.links-cut", "Links that have not been open for ten seconds", "links", gauge=True),
     Counter("cluster.etcd-unhealthy", "Members of etcd that are away or faulty", "members", gauge=True),
 )
 

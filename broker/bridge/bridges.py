@@ -468,15 +468,13 @@ def _nothing(broker: str) -> None:
 
 COUNTERS = (
     Counter("bridges.up", "Bridges whose link is open", "bridges", gauge=True),
-    Counter("bridges.services_out", "Services that other sites have from this broker", "services", gauge=True),
+    Counter("bridges.services_out", "Services that other sites have from here", "services", gauge=True),
     Counter("bridges.services_in", "Services received from other sites", "services", gauge=True),
-    Counter("bridges.services_lost", "Services of these whose link has ended", "services", gauge=True),
+    Counter("bridges.services_lost", "Received services whose link has ended", "services", gauge=True),
     Counter("bridges.services_refused", "Services of other sites that were not taken", "services"),
     Counter("bridges.messages_out", "Messages of topics sent to other sites", "messages"),
-    Counter("bridges.messages_in", "Messages of topics received from other sites, and published", "messages"),
-    Counter(
-        "bridges.messages_dropped", "Messages not sent or not published: the rate, rights, a full link", "messages"
-    ),
-    Counter("bridges.messages_looped", "Messages that came a second time, or over too many bridges", "messages"),
+    Counter("bridges.messages_in", "Messages of topics received from other sites", "messages"),
+    Counter("bridges.messages_dropped", "Messages dropped for the rate, rights or a full link", "messages"),
+    Counter("bridges.messages_looped", "Messages left out as duplicates or by hops", "messages"),
 )
 """Documentation of the counters."""

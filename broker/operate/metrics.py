@@ -20,7 +20,7 @@ from prometheus_client import (
     PlatformCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from broker.access.rights import EVERY_ENTRY, RegistryReading
@@ -94,7 +94,7 @@ SHARED = frozenset({"accept", "connections", "datagrams", "debug", "dropped", "r
 BASE_UNITS = ("bytes", "seconds")
 """Units that end the name of a metric, by the conventions of Prometheus."""
 
-_OTHER = re.compile("[^a-z0-9_]")
+_OTHER = re.compile("[^a-zA-Z0-9_]")
 
 
 @attrs.frozen
@@ -110,6 +110,17 @@ class Family:
         """Return the metric without samples."""
         kind = GaugeMetricFamily if self.gauge else CounterMetricFamily
         return kind(self.name, self.help, labels=self.labels)
+
+    def of(self, *samples: tuple[Sequence[str], float]) -> Metric:
+        """Return the metric with samples: the values of the labels, and the value."""
+        metric = self.metric()
+        for labels, value in samples:
+            metric.add_metric(labels, value)  # type: ignore[attr-defined]
+        return metric
+
+
+def _gauge(name: str, help: str, *labels: str) -> Family:
+    return Family(f"{PREFIX}{name}", help, labels, gauge=True)
 
 
 class CounterMetrics:
@@ -128,8 +139,13 @@ class CounterMetrics:
             self._families[name] = attrs.evolve(self._families[name], help=_joined(texts))
 
     def families(self) -> Sequence[Family]:
-        """Return the metrics of all counters whose names are known, by name. Gauges of a family are not among them."""
-        return [self._families[name] for name in sorted(self._families)]
+        """Return the metrics of all counters. A family of gauges is one, with KIND in its name."""
+        found: dict[str, Family] = {}
+        for counter in self._documentation:
+            kinds = counter.gauge and "." not in counter.name
+            for each in [self._family(f"{counter.name}.KIND", counter)] if kinds else self._all_of(counter):
+                found[each.name] = self._families.get(each.name, each)
+        return list(found.values())
 
     def collect(self, counts: Mapping[str, int]) -> Iterator[Metric]:
         """Yield the metrics with their values. Metrics without a value are yielded too, for their help."""
@@ -180,13 +196,25 @@ class CounterMetrics:
 
 
 def _joined(helps: Mapping[str, Sequence[str]]) -> str:
-    """Return the help of a metric that several wires have."""
-    if len(helps) == 1:
-        return f"{next(iter(helps))}."
-    return "; ".join(f"{', '.join(wires)}: {text}" for text, wires in helps.items()) + "."
+    """Return the help of a metric that several wires have. A text of most wires is the first, without their names."""
+    every = sum(map(len, helps.values()))
+    texts = sorted(helps.items(), key=lambda each: 2 * len(each[1]) <= every)
+    named = [text if 2 * len(wires) > every else f"{', '.join(wires)}: {text}" for text, wires in texts]
+    return "; ".join(named) + "."
 
 
 # Metrics of the cluster: its members, as this broker sees them. A broker that runs alone has none.
+
+MEMBERS = _gauge("cluster_members", "Brokers of the cluster.")
+MEMBER_LAG = _gauge(
+    "cluster_member_lag_seconds", "Time from a write to etcd until the member sees it, as it measures it.", "member"
+)
+MEMBER_LINKED = _gauge(
+    "cluster_member_linked", "1 if the link to the member is open; this broker itself has none.", "member"
+)
+MEMBER_DRAINING = _gauge("cluster_member_draining", "1 while the member sends its peers away.", "member")
+MEMBER_PROVIDERS = _gauge("cluster_member_providers", "Providers that are registered at the member.", "member")
+OF_CLUSTER = (MEMBERS, MEMBER_LAG, MEMBER_LINKED, MEMBER_DRAINING, MEMBER_PROVIDERS)
 
 
 def cluster_metrics(members: IMembers) -> Iterator[Metric]:
@@ -194,24 +222,11 @@ def cluster_metrics(members: IMembers) -> Iterator[Metric]:
     if not members.clustered:
         return
     health = members.health()
-    yield GaugeMetricFamily("elkobroker_cluster_members", "Brokers of the cluster now.", len(health))
-    lag = _member_gauge("member_lag_seconds", "Time from a write to etcd until the member sees it, as it measures it.")
-    linked = _member_gauge("member_linked", "1 if the link to the member is open; this broker itself has none.")
-    draining = _member_gauge("member_draining", "1 while the member sends its peers away.")
-    providers = _member_gauge("member_providers", "Providers that are registered at the member.")
-    for each in health:
-        labels = [each.member.name]
-        if each.lag is not None:
-            lag.add_metric(labels, each.lag)
-        if not each.here:
-            linked.add_metric(labels, float(each.linked))
-        draining.add_metric(labels, float(each.member.draining))
-        providers.add_metric(labels, each.providers)
-    yield from (lag, linked, draining, providers)
-
-
-def _member_gauge(name: str, help: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"elkobroker_cluster_{name}", help, labels=["member"])
+    yield MEMBERS.of(((), len(health)))
+    yield MEMBER_LAG.of(*(([each.member.name], each.lag) for each in health if each.lag is not None))
+    yield MEMBER_LINKED.of(*(([each.member.name], float(each.linked)) for each in health if not each.here))
+    yield MEMBER_DRAINING.of(*(([each.member.name], float(each.member.draining)) for each in health))
+    yield MEMBER_PROVIDERS.of(*(([each.member.name], each.providers) for each in health))
 
 
 # Metrics of the capacity plan.
@@ -223,40 +238,40 @@ def _member_gauge(name: str, help: str) -> GaugeMetricFamily:
 SERVICES = 100
 """Services with a sample: those that are short first. More than an operator can look after."""
 
+PLAN_AGE = _gauge("plan_age_seconds", "Time since the moment for which the plan was made.")
+DAYS_UNTIL_SHORT = _gauge(
+    "plan_days_until_short",
+    f"Days until the service has too few providers, of the {SERVICES} services that are short first.",
+    "service",
+)
+URGENT = _gauge(
+    "plan_urgent",
+    f"1 for each of {SERVICES} services at most that are overloaded, or that one failure overloads, as measured.",
+    "service",
+    "state",
+)
+SHORT_SERVICES = _gauge("plan_short_services", "Services that are foreseen to have too few providers.")
+OF_PLAN = (PLAN_AGE, DAYS_UNTIL_SHORT, URGENT, SHORT_SERVICES)
+
 
 def plan_metrics(plan: IPlan, reading: RegistryReading = EVERY_ENTRY) -> Iterator[Metric | None]:
     """Yield the metrics that a user with that reading of the registry is shown; nothing without a plan."""
     age = plan.age()
     if age is None:
         return
-    yield GaugeMetricFamily("elkobroker_plan_age_seconds", "Time since the moment for which the plan was made.", age)
+    yield PLAN_AGE.of(((), age))
     days = plan.days_until_short()
     yield None
     first = nsmallest(SERVICES, (each for each in days.items() if reading.shows(each[0])), key=itemgetter(1))
     yield None
-    samples = GaugeMetricFamily(
-        "elkobroker_plan_days_until_short",
-        f"Days until the service has too few providers, of the {SERVICES} services that are short first.",
-        labels=["service"],
-    )
-    for name, left in first:
-        samples.add_metric([name], left)
-    yield samples
+    yield DAYS_UNTIL_SHORT.of(*(([name], left) for name, left in first))
     current = plan.current()
-    urgent = GaugeMetricFamily(
-        "elkobroker_plan_urgent",
-        f"1 for each of {SERVICES} services at most that are overloaded, or that one failure overloads, as measured.",
-        labels=["service", "state"],
-    )
     # The worst stand first.
     services = () if current is None else current.services.values()
     worst = takewhile(lambda service: service.verdict.is_urgent, services)
-    for service in islice((each for each in worst if reading.shows(each.name)), SERVICES):
-        urgent.add_metric([service.name, service.verdict.value], 1)
-    yield urgent
-    yield GaugeMetricFamily(
-        "elkobroker_plan_short_services", "Services that are foreseen to have too few providers.", len(days)
-    )
+    shown = islice((each for each in worst if reading.shows(each.name)), SERVICES)
+    yield URGENT.of(*(([service.name, service.verdict.value], 1) for service in shown))
+    yield SHORT_SERVICES.of(((), len(days)))
 
 
 # Metrics of the process, of the garbage collector and of the Python version.
@@ -298,6 +313,30 @@ def process_metrics(started: float) -> Iterator[Metric]:
 
 # Metrics of the daemon's state: its listeners, the health of its files, its readiness and its plan.
 
+INFO = _gauge("info", "Version of the broker.", "version")
+UPTIME = _gauge("uptime_seconds", "Time since the start.")
+READY = _gauge("ready", "1 if the broker is ready; /readyz has the reasons.")
+DEGRADED = _gauge("degraded", "1 if the broker is degraded although it serves; /readyz has the reasons.")
+LISTENER_READY = _gauge("listener_ready", "1 if the listener is open.", "listener")
+LISTENER_CONNECTIONS = _gauge("listener_connections", "Connections of the listener.", "wire", "listener")
+LISTENER_FULL = _gauge(
+    "listener_full", "1 if a new connection gets a place only if another one gives way.", "wire", "listener"
+)
+CERTIFICATE_EXPIRY = _gauge(
+    "certificate_expiry_timestamp_seconds",
+    "Time at which a TLS certificate of a listener, or the first one of its chain, expires.",
+    "certificate",
+)
+STORE_FAILURES = _gauge("store_consecutive_failures", "Writes of the state that failed in a row; 0 is good.")
+STORE_PENDING = _gauge("store_pending_providers", "Providers still to be written to the state.")
+JOURNAL_FAILURES = _gauge(
+    "journal_consecutive_failures", "Writes of the metrics journal that failed in a row; 0 is good."
+)
+OF_STATE = (
+    INFO, UPTIME, READY, DEGRADED, LISTENER_READY, LISTENER_CONNECTIONS, LISTENER_FULL, CERTIFICATE_EXPIRY,
+    STORE_FAILURES, STORE_PENDING, JOURNAL_FAILURES,
+)  # fmt: skip
+
 
 def state_metrics(
     status: Mapping[str, object],
@@ -309,68 +348,32 @@ def state_metrics(
     """Yield the metrics. ``status`` is the state of `broker.app.process`, ``states`` the name of each listener with
     True if it is open, ``reasons`` what is not ready, ``degraded`` for which reasons the daemon is degraded, and
     ``certificates`` the file of each certificate with the time of its expiry, in seconds since the epoch."""
-    yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
-    yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
-    yield _gauge(
-        "elkobroker_degraded", "1 if the broker is degraded although it serves, see /readyz.", float(bool(degraded))
-    )
-    yield _gauge("elkobroker_uptime_seconds", "Time since the start.", _number(status, "uptime"))
-    ready = GaugeMetricFamily("elkobroker_listener_ready", "1 if the listener is open.", labels=["listener"])
-    for name, open in states:
-        ready.add_metric([name], float(open))
-    yield ready
-    expiry = GaugeMetricFamily(
-        "elkobroker_certificate_expiry_timestamp_seconds",
-        "Time at which the TLS certificate of a listener, or the first one of its chain, expires.",
-        labels=["certificate"],
-    )
+    yield INFO.of(([str(status.get("version", ""))], 1))
+    yield READY.of(((), float(not reasons)))
+    yield DEGRADED.of(((), float(bool(degraded))))
+    yield UPTIME.of(((), _number(status, "uptime")))
+    yield LISTENER_READY.of(*(([name], float(open)) for name, open in states))
     # Two listeners may have one certificate, and a metric has each set of labels once.
-    for path, expires in sorted(set(certificates)):
-        expiry.add_metric([path], expires)
-    yield expiry
+    yield CERTIFICATE_EXPIRY.of(*(([path], expires) for path, expires in sorted(set(certificates))))
     yield from _listeners(status)
     store = status.get("store")
     if isinstance(store, Mapping):
-        yield _gauge(
-            "elkobroker_store_consecutive_failures",
-            "Writes of the state that failed in a row; 0 is good.",
-            _number(store, "failures"),
-        )
-        yield _gauge(
-            "elkobroker_store_pending_providers",
-            "Providers still to be written to the state.",
-            _number(store, "pending"),
-        )
+        yield STORE_FAILURES.of(((), _number(store, "failures")))
+        yield STORE_PENDING.of(((), _number(store, "pending")))
     journal = status.get("journal")
     if isinstance(journal, Mapping):
-        yield _gauge(
-            "elkobroker_journal_consecutive_failures",
-            "Writes of the metrics journal that failed in a row; 0 is good.",
-            _number(journal, "failures"),
-        )
+        yield JOURNAL_FAILURES.of(((), _number(journal, "failures")))
 
 
 def _listeners(status: Mapping[str, object]) -> Iterator[Metric]:
-    connections = GaugeMetricFamily(
-        "elkobroker_listener_connections", "Connections of the listener now.", labels=["wire", "listener"]
-    )
-    full = GaugeMetricFamily(
-        "elkobroker_listener_full",
-        "1 if a new connection gets a place only if another one gives way.",
-        labels=["wire", "listener"],
-    )
     listeners = status.get("listeners")
-    for each in listeners if isinstance(listeners, list) else ():
-        if isinstance(each, Mapping) and "connections" in each:
-            labels = [str(each.get("wire", "")), str(each.get("name", ""))]
-            connections.add_metric(labels, _number(each, "connections"))
-            full.add_metric(labels, _number(each, "full"))
-    yield connections
-    yield full
-
-
-def _gauge(name: str, help: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, help, value)
+    shown = [
+        ([str(each.get("wire", "")), str(each.get("name", ""))], each)
+        for each in (listeners if isinstance(listeners, list) else ())
+        if isinstance(each, Mapping) and "connections" in each
+    ]
+    yield LISTENER_CONNECTIONS.of(*((labels, _number(each, "connections")) for labels, each in shown))
+    yield LISTENER_FULL.of(*((labels, _number(each, "full")) for labels, each in shown))
 
 
 def _number(about: Mapping[str, object], key: str) -> float:
@@ -430,23 +433,20 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
+LAG = Family(f"{PREFIX}reactor_lag_seconds", "Histogram: lateness of a timer, sampled ten times a second.")
+DELAY = Family(
+    f"{PREFIX}scheduler_delay_seconds",
+    "Histogram: time for which queued input waits to be served, sampled ten times a second.",
+)
+OF_TIMES = (LAG, DELAY)
+
 
 class LoopTimes:
     """The two histograms."""
 
     def __init__(self) -> None:
-        self._lag = Histogram(
-            "elkobroker_reactor_lag_seconds",
-            "Lateness of a timer, sampled ten times a second.",
-            buckets=BUCKETS,
-            registry=None,
-        )
-        self._delay = Histogram(
-            "elkobroker_scheduler_delay_seconds",
-            "Time for which queued input waits to be served, sampled ten times a second.",
-            buckets=BUCKETS,
-            registry=None,
-        )
+        self._lag = Histogram(LAG.name, LAG.help, buckets=BUCKETS, registry=None)
+        self._delay = Histogram(DELAY.name, DELAY.help, buckets=BUCKETS, registry=None)
         self.lag = self._lag.observe
         """Takes a lateness in seconds."""
         self.delay = self._delay.observe

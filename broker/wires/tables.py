@@ -330,9 +330,27 @@ class Documentation:
 def connection_counters(wire: str) -> tuple[Counter, ...]:
     """Return the counters of the connections of ``wire``, a wire's name."""
     return (
-        Counter(f"{wire}_connections", "Connections by event: accepted, closed", "connections"),
-        Counter(f"{wire}_accept", "Newcomers to a full listener: refused, or displaced another peer", "peers"),
-        Counter(f"{wire}_refused", "Connections and messages that were refused, by reason", "refusals"),
+        Counter(f"{wire}_connections", "Connections: accepted, closed; of links also opened", "connections"),
+        Counter(f"{wire}_accept", "New peers of a full listener: refused, or displaced another peer", "peers"),
+        Counter(f"{wire}_refused", "Refused connections and messages", "refusals"),
+    )
+
+
+def datagram_counters(wire: str) -> tuple[Counter, ...]:
+    """Return the counters of the datagrams of ``wire``, a wire's name."""
+    return (
+        Counter(
+            f"{wire}_datagrams",
+            "Datagrams: received; sent; dropped by the kernel for lack of room; oversized; failed (a defect of the "
+            "broker); beacon; of-broker (heartbeats with this broker's own name); unsent",
+            "datagrams",
+        ),
+        Counter(
+            f"{wire}_unsent",
+            "Datagrams that the system did not send, by error: ENETUNREACH (no route, as for a broadcast without a "
+            "default route)",
+            "datagrams",
+        ),
     )
 
 

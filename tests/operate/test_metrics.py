@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Iterable
-from pathlib import Path
 
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.app.process import COUNTERS
-from broker.cluster.settings import COUNTERS as CLUSTER
 from broker.core.model import NotReady
 from broker.operate import metrics
 from broker.operate.metrics import CounterMetrics, LoopTimes, endpoints, render
 from broker.wires.tables import AnyView, Column, Counter, Documentation, View
 from tests.operate.calls import Site, content, pieces
 from tests.packages import program
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 STATUS = {
     "version": "1.2",
@@ -158,21 +153,3 @@ def test_promtool_finds_nothing_wrong() -> None:
     text = content(site.response("GET", "/metrics"))
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
-
-
-def test_the_document_has_the_names_of_all_metrics() -> None:
-    """Dashboards and alerts use the names: a change of one is a change of the interface."""
-    named: dict[str, list[str]] = {}
-    for head in re.findall(r"^- ((?:`elkobroker_\w+`|[^:])*?):", DOCUMENT.read_text(), re.MULTILINE):
-        labels = re.findall(r"`(\w+)`", " ".join(re.findall(r"\(([^)]*)\)", head)))
-        named.update((name, labels) for name in re.findall(r"elkobroker_\w+", head))
-    missing = [
-        f"- `{family.name}` ({', '.join(f'`{label}`' for label in family.labels)}): {family.help}"
-        for family in CounterMetrics(Documentation([*COUNTERS, *CLUSTER])).families()
-        if named.get(family.name) != list(family.labels)
-    ]
-    assert not missing, "\n".join(missing)
-    others = [metric for collected in everything()[1:4] for metric in collected if metric is not None]
-    for metric in others:
-        name = metric.name + {"info": "_info"}.get(metric.type, "")
-        assert name in named, f"{name} {metric.type}: {metric.documentation}"

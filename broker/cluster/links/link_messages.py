@@ -291,29 +291,25 @@ def link_counters(wire: str) -> tuple[Counter, ...]:
     """Return the documentation of the counters of the links of that name."""
     return (
         *connection_counters(wire),
-        Counter(f"{wire}_dropped", "Answers to PINGs that were dropped, because the queue was full", "messages"),
-        Counter(f"{wire}.up", "Links to other brokers that are open now", "links", gauge=True),
-        Counter(f"{wire}.opened", "Links that were opened", "links"),
-        Counter(f"{wire}.ended", "Links that ended", "links"),
-        Counter(f"{wire}.sent", "Messages sent to other brokers", "messages"),
-        Counter(f"{wire}.received", "Messages received from other brokers", "messages"),
+        Counter(f"{wire}_dropped", "Dropped answers to PINGs: pong", "messages"),
+        Counter(f"{wire}.up", "Open links", "links", gauge=True),
+        Counter(f"{wire}.opened", "Opened links", "links"),
+        Counter(f"{wire}.ended", "Ended links", "links"),
+        Counter(f"{wire}.sent", "Messages sent by links", "messages"),
+        Counter(f"{wire}.received", "Messages received by links", "messages"),
         Counter(f"{wire}.dropped", "Messages not sent, because the queue of the link was full", "messages"),
-        Counter(
-            f"{wire}.too_large", "Messages not sent, because they exceed the size of a message of links", "messages"
-        ),
-        Counter(f"{wire}.unknown", "Messages received of channels that this version does not have", "messages"),
+        Counter(f"{wire}.too_large", "Messages not sent, because they are too large", "messages"),
+        Counter(f"{wire}.unknown", "Messages of unknown channels", "messages"),
     )
 
 
 LINK_COUNTERS = (
     *link_counters(WIRE),
-    Counter("remote_topics.sent", "Messages of topics sent to other brokers", "messages"),
-    Counter(
-        "remote_topics.dropped", "Messages of topics not sent to another broker, whose link had no room", "messages"
-    ),
-    Counter("remote_topics.received", "Messages of topics received from other brokers", "messages"),
+    Counter("remote_topics.sent", "Messages of topics sent to brokers", "messages"),
+    Counter("remote_topics.dropped", "Messages of topics not sent, because the link had no room", "messages"),
+    Counter("remote_topics.received", "Messages of topics received from brokers", "messages"),
     Counter("remote_topics.malformed", "Malformed messages of other brokers on topics", "messages"),
-    Counter("remote_topics.beyond", "Topics beyond the bounds, which are not announced or not accepted", "topics"),
-    Counter("remote_topics.announced", "Topics that this broker has announced to the others", "topics", gauge=True),
-    Counter("remote_topics.wanted", "Topics that the other brokers have announced", "topics", gauge=True),
+    Counter("remote_topics.beyond", "Topics beyond the bounds", "topics"),
+    Counter("remote_topics.announced", "Topics that this broker has announced", "topics", gauge=True),
+    Counter("remote_topics.wanted", "Topics that all other brokers have announced", "topics", gauge=True),
 )

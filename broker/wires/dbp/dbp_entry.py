@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.wires.dbp.dbp_settings import SECTION, Dbp
 from broker.wires.interface import OpenWire, Wire, WireContext
-from broker.wires.tables import Counter, connection_counters
+from broker.wires.tables import Counter, connection_counters, datagram_counters
 
 
 def _open(config: Dbp, context: WireContext) -> OpenWire:
@@ -22,14 +22,28 @@ def _descriptors(config: Dbp, every: int) -> int:
 
 COUNTERS = (
     *connection_counters("dbp"),
-    Counter("dbp_requests", "Requests answered", "requests"),
-    Counter("dbp_dropped", "Answers and notices dropped, by reason", "messages"),
-    Counter("dbp_services", "Services registered and removed, by event", "services"),
-    Counter("dbp_heartbeats", "Heartbeats of services, by transport", "heartbeats"),
-    Counter("dbp_forwarded", "Messages of services at other brokers of the cluster, by outcome", "messages"),
-    Counter("dbp_datagrams", "Datagrams, by outcome", "datagrams"),
-    Counter("dbp_unsent", "Datagrams that the system did not send, by error", "datagrams"),
-    Counter("dbp_probes", "Probes of silent services, by outcome", "probes"),
+    Counter("dbp_requests", "Info requests", "requests"),
+    Counter("dbp_dropped", "Messages: full, pong, gone", "messages"),
+    Counter(
+        "dbp_services",
+        "Services: registered; ends: disconnected, expired (silence), replaced (the name was registered again), "
+        "drained, withdrawn by an operator, moved to another broker of the cluster, revoked (anonymous lost the right "
+        "to offer the name)",
+        "services",
+    ),
+    Counter("dbp_heartbeats", "Accepted heartbeats by UDP", "heartbeats"),
+    Counter(
+        "dbp_forwarded",
+        "Heartbeats and DISCONNECTs of services that another broker of the cluster holds: sent to it, received by it, "
+        "limited (beyond the rate of one service), unsent (no link), unknown",
+        "messages",
+    ),
+    *datagram_counters("dbp"),
+    Counter(
+        "dbp_probes",
+        "Probes asked; results: answered, unanswered, put_off (the time was over before the probe could be sent)",
+        "probes",
+    ),
 )
 
 WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS, _descriptors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.wires.dns.dns_settings import SECTION, Dns
 from broker.wires.interface import OpenWire, Wire, WireContext
-from broker.wires.tables import Counter, connection_counters
+from broker.wires.tables import Counter, connection_counters, datagram_counters
 
 
 def _open(config: Dns, context: WireContext) -> OpenWire:
@@ -16,17 +16,22 @@ def _open(config: Dns, context: WireContext) -> OpenWire:
 COUNTERS = (
     *connection_counters("dns"),
     Counter("dns_connections.open", "Open connections", "connections", gauge=True),
-    Counter("dns_queries", "Messages by UDP and by TCP that were taken for queries", "queries"),
-    Counter("dns_responses", "Responses by kind; those with TC count as truncated, too", "responses"),
-    Counter("dns_limited", "Queries over the rate limit: dropped, or slipped (answered by TC alone)", "queries"),
+    Counter("dns_queries", "Queries: udp, tcp", "queries"),
+    Counter(
+        "dns_responses",
+        "Responses: noerror, nodata, nxdomain, refused, formerr, notimp, badvers; truncated counts those among them "
+        "with TC",
+        "responses",
+    ),
+    Counter("dns_limited", "Queries by UDP over the rate: dropped, or slipped (answered by TC alone)", "queries"),
     Counter(
         "dns_ignored",
-        "Datagrams without an answer: oversized; unanswerable, a response or no message; from a port that answers all",
+        "Datagrams without an answer: unanswerable (responses, incomplete headers), oversized (4,096 bytes), port "
+        "(from ports of services that answer everything)",
         "datagrams",
     ),
-    Counter("dns_datagrams", "Datagrams, by outcome", "datagrams"),
-    Counter("dns_unsent", "Datagrams that the system did not send, by error", "datagrams"),
-    Counter("dns_names.known", "Names of services, compared without case", "names", gauge=True),
+    *datagram_counters("dns"),
+    Counter("dns_names.known", "Names of services, without case", "names", gauge=True),
 )
 
 WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)

@@ -24,30 +24,37 @@ def _open_director(config: Director, context: WireContext) -> OpenWire:
 def _line_counters(wire: str) -> tuple[Counter, ...]:
     return (
         *connection_counters(wire),
-        Counter(f"{wire}_dropped", "Answers dropped because the peer does not read: pong", "messages"),
-        Counter(f"{wire}_debug", "Debug messages not logged: over the rate limit", "lines"),
-        Counter(f"{wire}_http", "Sessions over HTTP that expired", "sessions"),
-        Counter(f"{wire}_rtcp", "RTCP sessions whose peer did not reconnect in time", "sessions"),
+        Counter(f"{wire}_dropped", "Dropped answers to PINGs: pong", "messages"),
+        Counter(f"{wire}_debug", "Debug lines of peers beyond the rate that is logged", "lines"),
+        Counter(f"{wire}_http", "Sessions over HTTP whose peers sent no request: expired", "sessions"),
+        Counter(f"{wire}_rtcp", "Sessions over RTCP whose peers were away for too long: gone", "sessions"),
     )
 
 
 BROKER_COUNTERS = (
     *_line_counters("elko"),
-    Counter("elko_connections.open", "Connections of all listeners", "connections", gauge=True),
+    Counter("elko_connections.open", "Open connections, and sessions over HTTP and RTCP", "connections", gauge=True),
 )
 
 DIRECTOR_COUNTERS = (
     *_line_counters("director"),
     Counter("director.granted", "Reservations granted", "reservations"),
     Counter("director.denied", "Reservations denied", "reservations"),
-    Counter("director.used", "Reservations used", "reservations"),
-    Counter("director.expired", "Reservations expired unused", "reservations"),
-    Counter("director.lost", "Reservations lost with their Context Server", "reservations"),
-    Counter("director.replaced", "Reservations replaced by another of the same user", "reservations"),
+    Counter("director.used", "Reservations whose user came", "reservations"),
+    Counter("director.expired", "Reservations whose user did not come in time", "reservations"),
+    Counter("director.lost", "Reservations whose Context Server was gone", "reservations"),
+    Counter("director.replaced", "Reservations whose user asked again", "reservations"),
     Counter("director.forwarded", "Requests sent to the director of another broker, which decides", "requests"),
-    Counter("director.unanswered", "The same that were decided here, without an answer", "requests"),
+    Counter("director.unanswered", "Forwarded requests that were decided here, without an answer", "requests"),
     Counter("director.invalid", "Unreadable messages of other directors", "messages"),
-    Counter("director", "Present number of objects of each kind", gauge=True),
+    Counter(
+        "director",
+        "Objects: links (connections of Context Servers), providers (these servers), failing (their checks fail), "
+        "contexts and users (their contents), reservations (not used yet), placements (contexts that are to be "
+        "opened), hidden_contexts (open at another server, too), waiting (requests that wait for servers after a "
+        "restart), active (1 if this director decides), directors (others with an open link)",
+        gauge=True,
+    ),
 )
 
 # The Elko Broker has no switch: without listeners, its commands still serve the console.

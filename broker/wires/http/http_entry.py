@@ -17,10 +17,16 @@ COUNTERS = (
     *connection_counters("http"),
     Counter("http_requests", "Complete requests", "requests"),
     Counter("http_connections.open", "Open connections", "connections", gauge=True),
-    Counter("http_waiting.now", "Answers that wait: finds with wait, streams, WebSockets", "answers", gauge=True),
-    Counter("http_waiting", "Answers refused since too many waited, by event", "answers"),
-    Counter("http_instances.now", "Instances registered by HTTP", "instances", gauge=True),
-    Counter("http_services", "Registrations by HTTP, by event", "events"),
+    Counter("http_waiting.now", "Answers that wait: finds, event streams, WebSockets", "answers", gauge=True),
+    Counter("http_waiting", "Answers refused since too many waited", "answers"),
+    Counter("http_instances.now", "Registered instances", "instances", gauge=True),
+    Counter(
+        "http_services",
+        "Registrations: registered, renewed, replaced, withdrawn, expired; moved (another broker of the cluster has "
+        "the instance, or another owner registered it by the owner token); revoked (the owner lost the credential or "
+        "the right)",
+        "events",
+    ),
 )
 
 WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)

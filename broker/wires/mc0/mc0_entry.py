@@ -15,10 +15,21 @@ def _open(config: Mc0, context: WireContext) -> OpenWire:
 
 COUNTERS = (
     *connection_counters("mc0"),
-    Counter("mc0.published", "Messages that peers published", "messages"),
-    Counter("mc0.delivered", "Copies of messages given to connections", "messages"),
-    Counter("mc0_dropped", "Messages and replies dropped, by reason", "messages"),
-    Counter("mc0_sessions", "Sessions begun and ended, by event", "sessions"),
+    Counter("mc0.published", "Accepted PUTs", "messages"),
+    Counter("mc0.delivered", "Sent MESSAGEs", "messages"),
+    Counter(
+        "mc0_dropped",
+        "Messages: full (the peer does not read); pong (answers to PINGs); noop; ok (the OK to a DISCONNECT); gone "
+        "(closed connections with a session that lasts)",
+        "messages",
+    ),
+    Counter(
+        "mc0_sessions",
+        "Sessions: begun; restored after a restart; ends: disconnected, expired (silence), gone (no TTL, connection "
+        "closed), revoked (key removed), taken (another key has the identity now), displaced (a client behind a "
+        "proxy gave way)",
+        "sessions",
+    ),
 )
 
 WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)
