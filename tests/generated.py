@@ -18,6 +18,7 @@ from broker.bridge.bridges import COUNTERS as OF_BRIDGES
 from broker.brokerctl.cli import cli, manual_page
 from broker.cluster.settings import COUNTERS as OF_CLUSTER
 from broker.config import document
+from broker.export.journal_records import MEMBERS, DetailedRecord
 from broker.operate import metrics
 from broker.operate.actions import ACTIONS
 from broker.operate.metrics import CounterMetrics, Family
@@ -119,15 +120,33 @@ def action_table() -> str:
     return "\n".join(["| actions | right | names |", "| --- | --- | --- |", *rows, "", ""])
 
 
+# The journal
+
+TYPES = {int: "integer", float: "number", str: "text"}
+"""Types of members, as the page names them."""
+
+
+def member_table() -> str:
+    """Return the table of the members of records."""
+    # The members that the encoding adds are in no class.
+    types = {"v": int, "broker": str, "boot": str, "seq": int, **get_type_hints(DetailedRecord)}
+    rows = []
+    for name, (unit, meaning) in MEMBERS.items():
+        type_ = next(iter(get_args(types[name])), types[name])  # the first of ``int | None``
+        rows.append(f"| `{name}` | {TYPES[type_]} |{f' {unit}' if unit else ''} | {meaning} |")
+    return "\n".join(["| member | type | unit | meaning |", "|---|---|---|---|", *rows, "", ""])
+
+
 # The tables of the capacity jobs
 
 
 def column_tables() -> str:
     """Return the tables with their columns, and each meaning once."""
     # Here, since Spark takes a second to import, and most callers want something else.
-    from spark.capacity.tables.schema import MEMBERS, SNAPSHOT, TABLES, Table
+    from spark.capacity.tables.schema import MEMBERS as OF_RECORDS
+    from spark.capacity.tables.schema import SNAPSHOT, TABLES, Table
 
-    of_records = set(MEMBERS.split()) - set(CHANGED.split())
+    of_records = set(OF_RECORDS.split()) - set(CHANGED.split())
 
     def described(table: Table, name: str) -> str:
         unit, text = table.meaning(name)
@@ -162,6 +181,7 @@ CHANGED = "broker boot seq service load full_load in_flight requests errors drop
 
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "configuration.md": {"keys": key_tables},
+    "export.md": {"members": member_table},
     "http-api.md": {"parameters": list_parameters, "actions": action_table},
     "metrics.md": {"metrics": metric_tables},
     "tables.md": {"tables": column_tables},

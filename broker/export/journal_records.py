@@ -1,4 +1,4 @@
-"""Records of the metrics journal, and their encoding as lines of JSON. docs/export.md defines the members.
+"""Records of the metrics journal, and their encoding as lines of JSON.
 
 The constant members of a start (version, broker, boot) and the number of a record are not in `Record`: the encoding
 adds them, so that a record is small, and the reactor creates it in a fraction of a microsecond.
@@ -57,6 +57,46 @@ class DetailedRecord(Record, frozen=True, gc=False, omit_defaults=True):
     latency_ms: float | None = None
     zone: str | None = None
 
+
+MEMBERS: Mapping[str, tuple[str, str]] = {
+    "v": ("", "version of the record: 1 or 2"),
+    "ts": ("microseconds since 1970, UTC", "time of the event, by the broker's clock"),
+    "broker": ("", "the broker's name in the journal"),
+    "boot": ("", "this start of the broker"),
+    "seq": (
+        "",
+        "number of the record since that start, from 1. `(broker, boot, seq)` is its key; a gap proves a loss",
+    ),
+    "event": ("", "see below"),
+    "wire": ("", "`elko`, `dbp`, ...; `elkobroker` for records of the broker itself"),
+    "service": ("", "name of the service"),
+    "provider": ("", "the registry's id of the provider: a new one for each registration"),
+    "label": ("", "the provider's label, where it has one of its own"),
+    "endpoint": ("host:port", "address of the service"),
+    "protocol": ("", "of the service"),
+    "interval_ms": (
+        "milliseconds",
+        "the agreed time between heartbeats. Without one, the connection decides whether the provider is alive",
+    ),
+    "hb_seq": ("", "number of the heartbeat since the provider registered, from 1"),
+    "load": ("as reported", "any measure that the farm's servers share, not negative"),
+    "full_load": ("the same", "the load at which a provider of this service is full, from the configuration"),
+    "rtt_ms": ("milliseconds", "round trip of a probe of the provider; no wire reports it"),
+    "sent_ts": ("microseconds since 1970", "the provider's own clock, where its message had one"),
+    "dropped": ("records", "of `drop`: the number of lost records before this one"),
+    "coalesced": (
+        "reports",
+        "of `load` and `hb`: the number of other reports of the provider that this one replaces; omitted where "
+        "there are none",
+    ),
+    "why": ("", "of `alive`, `drop`, `expire`, `unregister`"),
+    "requests": ("requests", "version 2, of `load`: completed since the previous record of the provider that had it"),
+    "errors": ("requests", "version 2, of `load`: those of them that failed"),
+    "in_flight": ("requests", "version 2, of `load`: being handled now"),
+    "zone": ("", "version 2, of `register`: the zone in which the service runs, where its provider gave one"),
+    "latency_ms": ("milliseconds", "version 2, of `load`: mean time for which one of `requests` was handled"),
+}
+"""Unit and meaning of each member of a line, in the order of docs/export.md."""
 
 VERSIONS: Mapping[type[Record], int] = {Record: 1, DetailedRecord: 2}
 """Version of each class of records, its ``v``. Records without these members remain records of version 1."""
