@@ -292,7 +292,8 @@ def test_the_trend_meets_the_limit_in_the_week_that_the_plan_names():
     (_, trend), said = drawings(trended())
     assert "The peaks change by 4.5 % of their level a week." in said
     assert "too few from the week of 2026-08-10" in said
-    bound, [_, limit] = ends(trend, "bound"), ends(trend, "capacity")
+    bound, [begin, limit] = ends(trend, "bound"), ends(trend, "capacity")
+    assert (begin[0], limit[0]) == (ends(trend, "p50")[0][0], bound[-1][0])
     # 1.3 * (220 + 10 * (n + 1)) exceeds 420 from n = 10 on; y grows downwards.
     assert [y < limit[1] for _, y in bound].index(True) == 10
     [crossed] = [one.get("d", "") for one in trend.iter("path") if one.get("class") == "crossed"]
