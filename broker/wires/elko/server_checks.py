@@ -72,6 +72,12 @@ class ServerChecks:
         self._links[session] = self._by_number[link.number] = link
         self._settle(link)
 
+    def relabel(self, session: DirectorSession, label: str) -> None:
+        """Check a server by the rule for its new label."""
+        link = self._links[session]
+        link.label = label
+        self._settle(link)
+
     def address(self, session: DirectorSession, protocol: str, hostport: str) -> None:
         """Take an address that a server has reported."""
         link = self._links[session]

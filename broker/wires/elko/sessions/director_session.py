@@ -143,6 +143,9 @@ class LinkChecks(Protocol):
     def begin(self, session: DirectorSession, server: IContextServer, label: str, peer: str) -> None:
         """Check a server over a new connection, whose peer has that address."""
 
+    def relabel(self, session: DirectorSession, label: str) -> None:
+        """Check a server by the rule for its new label."""
+
     def address(self, session: DirectorSession, protocol: str, hostport: str) -> None:
         """Take an address that a server has reported."""
 
@@ -244,6 +247,8 @@ class DirectorSession(ElkoSession):
     def _admit(self, role: Role, message: Auth) -> None:
         if self._server is not None:
             self._server.relabel(self._label)
+            if self._wiring.checks is not None:
+                self._wiring.checks.relabel(self, self._label)
         if role == "provider":
             try:
                 self._server = self._wiring.director.join(self._label, _Receiver(self), self._room_for_reports)

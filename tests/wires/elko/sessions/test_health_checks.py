@@ -271,3 +271,20 @@ def test_connections_are_checked_at_the_reported_address() -> None:
     farm.schedule.use(CheckSettings(()))
     farm.checks.refresh()
     assert list(farm.schedule.targets()) == []
+
+
+def test_a_server_that_authenticates_again_with_another_label_is_checked_by_its_rule() -> None:
+    farm = CheckedFarm(panic=1.0)
+    slow = attrs.evolve(RULE, services=("b-*",), interval=30.0)
+    farm.schedule.use(CheckSettings((attrs.evolve(RULE, services=("a-*",)), slow)))
+    farm.checks.refresh()
+    one = farm.server("a-one")
+    farm.run(11, one)
+    farm.run(25)
+    one.take()
+    assert farm.director.counts()["failing"] == 1
+    one.say("admin", "auth", label="b-one")
+    assert [info.question.rule for info in farm.schedule.targets()] == [slow]
+    assert farm.director.counts()["failing"] == 0
+    one.say("director", "auth", label="c-one")
+    assert list(farm.schedule.targets()) == []
