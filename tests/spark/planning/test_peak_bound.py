@@ -82,7 +82,7 @@ def test_the_record_counts_the_misses_of_moments_that_saw_the_past_only():
 
 
 def test_a_short_history_is_tried_a_day_ahead_or_not_at_all():
-    assert record(np.ones(20 * DAY), WEEK).ahead == DAY
+    assert record(np.ones(35 * DAY - 1), WEEK).ahead == DAY
     assert record(np.ones(35 * DAY), WEEK).ahead == WEEK
     short = record(np.ones(4 * DAY), DAY)
     assert (short.trials, short.at_most) == (0, 1.0)
