@@ -62,11 +62,11 @@ def accepted(hostport: str) -> bool:
 
 services = st.builds(
     Service,
-    name=st.sampled_from(["bank", "Bank", "a.bank"]) | st.text(min_size=1, max_size=70),
+    name=st.sampled_from(["bank", "Bank", "a.bank"]) | st.text(min_size=1, max_size=70).filter(str.isprintable),
     hostport=st.sampled_from(["192.0.2.1:80", "[::1]:1", "h.example:1", "0.0.0.0:1"])
     | st.text(min_size=1, max_size=40).filter(accepted),
     provider=st.just(1),
-    protocol=st.sampled_from(["tcp", "ws"]) | st.text(max_size=20),
+    protocol=st.sampled_from(["tcp", "ws"]) | st.text(min_size=1, max_size=20).filter(str.isprintable),
     label=st.none() | st.text(max_size=20),
 )
 

@@ -19,7 +19,7 @@ SCRIPTS = (
 )
 DIRECTION = "evil\N{RIGHT-TO-LEFT OVERRIDE}txt.exe"
 LONG = "x" * 255
-LABEL = "<b>bold</b>" * 90
+LABEL = DIRECTION + "<b>bold</b>" * 90
 
 PLACES = ("", "catalog", "services", "providers", "loads", "events", "view/elko/sessions")
 TEXT = {"catalog": SCRIPTS[0], "services": SCRIPTS[0], "events": SCRIPTS[0]}
@@ -35,23 +35,23 @@ def unharmed(page: Page) -> None:
 
 @pytest.mark.parametrize("size", [(1280, 800), PHONE], ids=["wide", "phone"])
 def test_names_are_text_in_every_view(farm: Farm, tabs: Tabs, size: tuple[int, int]) -> None:
-    services = [{"service": name, "hostport": "10.0.0.1:1"} for name in (*SCRIPTS, DIRECTION, LONG, "..", "  ")]
+    services = [{"service": name, "hostport": "10.0.0.1:1"} for name in (*SCRIPTS, LONG, "..", "  ")]
     with farm.provider(LABEL, services) as peer:
         peer.send(to="client", op="load", factor=1)
         page = tabs(farm.url("services"), size)
         for name in SCRIPTS:
             expect(page.get_by_role("link", name=name, exact=True)).to_have_count(1)
-        visible = "evil\u2039202E\u203atxt.exe"
-        expect(page.get_by_role("link", name=visible, exact=True)).to_have_count(1)
         expect(page.get_by_role("link", name="␣␣", exact=True)).to_have_count(1)
         unharmed(page)
         for place in PLACES:
             page.goto(farm.url(place))
             expect(page.locator("main")).to_contain_text(TEXT.get(place, "<b>bold</b>"))
             unharmed(page)
+        page.goto(farm.url("providers"))
+        expect(page.locator("main")).to_contain_text("evil\u2039202E\u203atxt.exe")
 
 
-@pytest.mark.parametrize("name", [SCRIPTS[0], DIRECTION, "a/b?c#d%2e ☃", ".", ".."])
+@pytest.mark.parametrize("name", [SCRIPTS[0], "a/b?c#d%2e ☃", ".", ".."])
 def test_details_are_those_of_exactly_that_name(farm: Farm, tabs: Tabs, name: str) -> None:
     with farm.provider(LABEL, [{"service": name, "hostport": "10.0.0.1:1"}]):
         page = tabs(farm.url("services"))
