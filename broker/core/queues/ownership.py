@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -187,20 +187,14 @@ class QueueOwnership:
         UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues, or that address has too much.
         """
         key = (space, living_name(name))
-        unit = self._units.get(key)
-        if unit is not None and unit.state is OwnershipState.HERE:
-            return None
-        ready: Deferred[None] = Deferred()
         try:
-            unit = self._want(key, payer)
+            unit = self._asked(key, payer)
             if unit.state is OwnershipState.HERE:
                 return None
-            if unit.refusal is not None:
-                raise unit.refusal
             self._queues.admit(payer, WAIT_BYTES)
         except Refusal as refusal:
-            ready.errback(refusal)
-            return ready
+            return fail(refusal)
+        ready: Deferred[None] = Deferred()
         self._queues.memory.store(payer, WAIT_BYTES)
         unit.waiting[ready] = payer
         late = self._clock.callLater(REQUIRE_SECONDS, self._late, key, ready)
@@ -217,11 +211,9 @@ class QueueOwnership:
 
     def admit(self, space: str, name: str, payer: str) -> None:
         """Raise `Refusal` if the queue cannot be used here now, and claim it for a later attempt."""
-        unit = self._want((space, living_name(name)), payer)
+        unit = self._asked((space, living_name(name)), payer)
         if unit.state is OwnershipState.HERE:
             return
-        if unit.refusal is not None:
-            raise unit.refusal
         if unit.state is OwnershipState.RELEASING and not unit.waiting:
             # It is claimed once more after the release. Otherwise nothing has to wait: there may be many attempts.
             ready = self.require(space, name, payer)
@@ -280,6 +272,13 @@ class QueueOwnership:
         self._owners.claim(*key, lasting, self._shared is not None).addCallbacks(
             partial(self._claimed, unit), partial(self._not_claimed, unit)
         ).addErrback(self._defect)
+        return unit
+
+    def _asked(self, key: Key, payer: str) -> _Unit:
+        """Return the unit of a queue as `_want`. Raises `Refusal`, also for a claim that failed at once."""
+        unit = self._want(key, payer)
+        if unit.refusal is not None:
+            raise unit.refusal
         return unit
 
     def _claimed(self, unit: _Unit, claim: QueueClaim) -> None:
@@ -547,9 +546,7 @@ class QueueOwnership:
     def _ask_again(self, key: Key, ready: Deferred[None], payer: str) -> None:
         """Claim a queue that was released for a request that has waited. It goes on waiting, and counts once."""
         try:
-            unit = self._want(key, payer)
-            if unit.refusal is not None:
-                raise unit.refusal
+            unit = self._asked(key, payer)
         except Refusal as refusal:
             ready.errback(refusal)
             return
