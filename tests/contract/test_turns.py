@@ -20,6 +20,7 @@ from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
 from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import open_http
 from broker.wires.http.sessions.instances import Offer
+from broker.wires.interface import WireContext
 from broker.wires.mc0.mc0_settings import Mc0
 from broker.wires.mc0.mc0_wire import open_mc0
 from tests.ticking_clock import TickingClock
@@ -69,21 +70,21 @@ def ends_in_turns(found: list[int]) -> bool:
     return found[0] == MANY and max(before - after for before, after in itertools.pairwise(found)) <= IN_TURN
 
 
-def dbp(reactor: Reactor) -> OpenDbp:
-    wire = open_dbp(Dbp(beacon=()), context(reactor))
+def dbp(made: WireContext) -> OpenDbp:
+    wire = open_dbp(Dbp(beacon=()), made)
     for number in range(MANY):
         wire.catalogue.register(f"s{number}", b'{"ip": "h", "port": 1}', "192.0.2.7", Form.TEXT, None)
     return wire
 
 
 def test_dbp_sends_its_services_away(reactor: Reactor) -> None:
-    wire = dbp(reactor)
+    wire = dbp(context(reactor))
     assert ends_in_turns(counts(reactor, wire.drain, lambda: len(wire.catalogue)))
     assert wire.listener.router.draining
 
 
 def test_services_of_dbp_that_are_left_at_the_end_of_a_drain_stay(reactor: Reactor) -> None:
-    wire = dbp(reactor)
+    wire = dbp(context(reactor))
     reactor.tick = SHARE / IN_TURN
     wire.drain()
     wire.undrain()
@@ -96,9 +97,7 @@ def test_services_of_dbp_that_are_left_at_the_end_of_a_drain_stay(reactor: React
 
 def test_services_of_dbp_that_are_left_at_the_stop_stay_in_the_registry(reactor: Reactor) -> None:
     made = context(reactor)
-    wire = open_dbp(Dbp(beacon=()), made)
-    for number in range(MANY):
-        wire.catalogue.register(f"s{number}", b'{"ip": "h", "port": 1}', "192.0.2.7", Form.TEXT, None)
+    wire = dbp(made)
     reactor.tick = SHARE / IN_TURN
     wire.drain()
     wire.close()
