@@ -14,8 +14,35 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
 from twisted.web.http import PotentialDataLoss
-from twisted.web.iweb import IBodyProducer
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
+
+
+@implementer(IAgent)
+class Uncompressed:
+    """An agent that requests no compressed answers, and leaves bodies as they came.
+
+    treq requests gzip and unpacks it, with no limit on the size of the result, and with a traceback in the log if the
+    end of the data is damaged.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def request(
+        self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
+    ) -> Deferred[IResponse]:
+        """Send a request; see `IAgent`."""
+        headers = Headers() if headers is None else headers.copy()
+        headers.removeHeader(b"Accept-Encoding")
+        sent: Deferred[IResponse] = self._agent.request(method, uri, headers, bodyProducer)
+        return sent.addCallback(_as_it_came)
+
+
+def _as_it_came(response: IResponse) -> IResponse:
+    response.headers.removeHeader(b"Content-Encoding")
+    return response
 
 
 class TooLong(Exception):

@@ -37,6 +37,7 @@ from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS, Listening, NotReady
 from broker.core.plan import PlanFile
 from broker.core.rates import Bucket
+from broker.http_bodies import TooLong, Uncompressed, collect
 from broker.wall_clock import wall
 from broker.wires.tables import AnyView, Column, Row, View
 
@@ -82,20 +83,15 @@ class Webhooks:
             from treq.client import HTTPClient
 
             pool = HTTPConnectionPool(self._reactor, persistent=False)
-            self._client = HTTPClient(Agent(self._reactor, pool=pool))
+            self._client = HTTPClient(Uncompressed(Agent(self._reactor, pool=pool)))
         return self._client
 
     async def _post(self, url: str, body: bytes, headers: dict[bytes | str, bytes | str]) -> None:
-        answer = await self._made().post(url, data=body, headers=headers, allow_redirects=False)
-        left = MAX_ANSWER
-
-        def take(data: bytes) -> None:
-            nonlocal left
-            left -= len(data)
-            if left < 0:
-                raise WebhookFailed("the answer is too long")
-
-        await answer.collect(take)
+        answer = await self._made().post(url, data=body, headers=headers, allow_redirects=False, unbuffered=True)
+        try:
+            await collect(answer, MAX_ANSWER)
+        except TooLong:
+            raise WebhookFailed("the answer is too long") from None
         if not 200 <= answer.code < 300:
             raise WebhookFailed(f"the answer has status {answer.code}")
 

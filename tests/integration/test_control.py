@@ -231,6 +231,8 @@ command = ["sh", "-c", "cat >{out}.new; mv {out}.new {out}"]
             headers, body = second
             event = json.loads(body)
             assert (event["event"], event["name"], event["about"]) == ("service-gone", "bank", {"why": "left"})
+            # A compressed answer would have no limit.
+            assert "Accept-Encoding" not in headers
             signed = headers["X-Elkobroker-Timestamp"].encode() + b"." + body
             assert headers["X-Elkobroker-Signature"] == f"sha256={hmac.new(b'geheim', signed, sha256).hexdigest()}"
             assert json.loads(written(out)) == event

@@ -28,7 +28,7 @@ from broker.cluster.etcd.codec import Request, authenticate_request, problem, to
 from broker.cluster.etcd.etcd_credentials import Tls, Token
 from broker.cluster.etcd.etcd_interface import Denied, Unavailable
 from broker.cluster.etcd.failures import PRECONDITION, NeedsToken, explained, refusal
-from broker.http_bodies import Body, collect, late
+from broker.http_bodies import Body, Uncompressed, collect, late
 
 CONNECT = 2.0
 """Seconds for a connection with the resolution of its name: on a local network it takes milliseconds."""
@@ -305,7 +305,7 @@ class Endpoint:
 
         agent = Agent.usingEndpointFactory(self._reactor, connector, pool)
         # Cookies are for browsers: none is kept.
-        return HTTPClient(agent, CookieJar(policy=DefaultCookiePolicy(allowed_domains=())))  # type: ignore[arg-type]
+        return HTTPClient(Uncompressed(agent), CookieJar(policy=DefaultCookiePolicy(allowed_domains=())))  # type: ignore[arg-type]
 
     def _explained(self, error: Exception, seconds: float, connector: Connector) -> Exception:
         if isinstance(error, NeedsToken):
