@@ -253,7 +253,7 @@ def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
             # A writer goes on meanwhile: it appends to the write-ahead log.
             with (
                 contextlib.closing(
-                    sqlite3.connect(f"{path.as_uri()}?mode=rw", LOCKED, isolation_level=None, uri=True)
+                    sqlite3.connect(f"{path.as_uri()}?mode=rw", timeout=LOCKED, isolation_level=None, uri=True)
                 ) as source,
                 contextlib.closing(sqlite3.connect(copy)) as target,
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import threading
@@ -81,7 +82,8 @@ def _paragraphs(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         yield ".PP"
         if paragraph.lstrip().startswith("\b"):
-            yield from (".nf", *map(_escaped, paragraph.lstrip().removeprefix("\b").strip().splitlines()), ".fi")
+            lines = inspect.cleandoc(paragraph.lstrip().removeprefix("\b").lstrip("\n")).splitlines()
+            yield from (".nf", *map(_escaped, lines), ".fi")
         else:
             yield _escaped(" ".join(paragraph.split()))
 

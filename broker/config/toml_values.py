@@ -152,7 +152,7 @@ def _parts(key: str) -> list[str]:
     parts: list[str] = []
     try:
         table: object = tomllib.loads(f"{key.strip()} = 0")
-    except ValueError:
+    except (ValueError, RecursionError):  # from Python 3.14 on, a key has at most 1,000 parts
         return parts
     while isinstance(table, dict) and len(parts) < MAX_DEPTH:
         ((name, table),) = table.items()

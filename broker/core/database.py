@@ -268,7 +268,7 @@ class Database:
 
     @blocking
     def _look(self, locking: str, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
-        connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", BUSY_SECONDS, uri=True)
+        connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", timeout=BUSY_SECONDS, uri=True)
         with contextlib.closing(connection):
             _equip(connection)
             connection.execute(f"PRAGMA locking_mode = {locking}")

@@ -18,7 +18,7 @@ struct direction {
 
 enum { MORE = 1, LONG = 2, SHORT = 256, BOX = 16, MAC = 16, OVERHEAD = BOX + MAC + 1, BOXED_COMMAND = 2 };
 
-static const unsigned char MARK[8] = "\007MESSAGE";
+static const unsigned char MARK[] = {7, 'M', 'E', 'S', 'S', 'A', 'G', 'E'};
 
 static uint64_t get64(const unsigned char *at) {
     uint64_t value = 0;

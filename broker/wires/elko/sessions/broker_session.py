@@ -52,7 +52,7 @@ from broker.wires.elko.sessions.session import (
 WIRE = "elko"
 """The wire of these providers in the registry."""
 
-STANDING = 1_800
+STANDING = 2_000
 """Bytes of memory that a standing find takes, besides its texts: its message, its wait, and its timer."""
 
 MAX_WAIT = 10 * 365 * 86_400
