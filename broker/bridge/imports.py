@@ -324,7 +324,7 @@ class Imports:
         if route.source.is_lost(route):
             reason = f"the bridge to {route.source.config.name} is down"
         elif route.failing is not None:
-            reason = f"at {route.path.sites[0]}: {route.failing.reason}"
+            reason = f"at {route.source.config.name}: {route.failing.reason}"
         self._registry.doubt(shown.provider, reason)
 
 

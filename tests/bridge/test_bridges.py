@@ -268,6 +268,15 @@ def test_changes_of_a_service_travel() -> None:
     assert rig["b"].registry.providers() == []
 
 
+def test_a_reason_names_each_site_that_it_has_passed() -> None:
+    rig = Rig("ab", "bc", hops=2)
+    rig["a"].offer("bank")
+    [service] = rig["a"].registry.services()
+    rig["a"].registry.set_check(service, Check(CheckState.FAILING, "refused", 0.0))
+    rig.wait()
+    assert [rig[site].check("bank").reason for site in "bc"] == ["at a: refused", "at b: at a: refused"]  # type: ignore[union-attr]
+
+
 def test_a_change_of_the_labels_of_a_service_travels_as_one() -> None:
     rig = Rig("ab", "bc", hops=2)
     rig["a"].offer("bank", zone="west", tags=("v1",), meta={"team": "money"})
