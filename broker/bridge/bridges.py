@@ -42,7 +42,7 @@ from broker.config.bridge_settings import BridgeTo
 from broker.core.cluster.cluster_interfaces import INeighbours, Member
 from broker.core.errors import Malformed, Reason
 from broker.core.interfaces import IRegistry, ITopics, IWait
-from broker.core.model import MAX_TOPIC, Change, LoadDetails, NotReady, PublishedHeaders, is_own
+from broker.core.model import MAX_TOPIC, Change, LoadDetails, NotReady, PublishedHeaders, Service, is_own
 from broker.core.rates import Bucket
 from broker.core.turns import Turns
 from broker.wires.tables import Counter, Row
@@ -302,6 +302,7 @@ class Bridges:
         self._watches = [
             self.registry.watch(self._changed, exports.KINDS),
             self.registry.watch_loads(self._loaded),
+            self.registry.watch_reasons(self._restated),
         ]
         self._access.changed.append(self._rights_changed)
         self._topics.every = self._published
@@ -360,6 +361,10 @@ class Bridges:
     def _loaded(self, provider: int, load: float, details: LoadDetails | None) -> None:
         for bridge in self._up.values():
             bridge.exports.loaded(provider, load, details)
+
+    def _restated(self, provider: int, service: Service) -> None:
+        for bridge in self._up.values():
+            bridge.exports.restated(service)
 
     # topics: this is the outlet of what bridges publish, and of the subscriptions of a member of a cluster
 

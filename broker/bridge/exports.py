@@ -142,6 +142,11 @@ class Exports:
         else:
             self._offer(service)
 
+    def restated(self, service: Service) -> None:
+        """Follow another reason of a service that fails its check or is doubtful."""
+        if self._open:
+            self._offer(service)
+
     def _gone(self, ident: str) -> None:
         """Withdraw a service at the other side, if it has it."""
         self._pending.pop(ident, None)

@@ -274,6 +274,11 @@ class IRegistry(Interface):
         The call comes before `beat` returns, and so possibly before queued notifications of earlier changes.
         """
 
+    def watch_reasons(on_report: Callable[[int, Service], None]) -> IWait:
+        """Call ``on_report`` with a provider and its service that fails its check or is doubtful, when it is so for
+        another reason than before, in order with all changes, until cancelled. Such a change has no revision.
+        """
+
     def changes_since(
         epoch: int, revision: int, kinds: Collection[Kind] = ..., most: int | None = None
     ) -> Sequence[Change] | None:

@@ -535,6 +535,9 @@ class Registry:
     def watch_beats(self, on_report: Callable[[int, float | None], None]) -> IWait:
         return self._watches.add_for_beats(on_report)
 
+    def watch_reasons(self, on_report: Callable[[int, Service], None]) -> IWait:
+        return self._watches.add_for_reasons(on_report)
+
     def changes_since(
         self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind), most: int | None = None
     ) -> Sequence[Change] | None:
@@ -639,6 +642,8 @@ class Registry:
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
         elif now is not None and before is not None and now.reason != before.reason:
             self.unnumbered += 1
+            if state in BAD_STATES:
+                self._notifier.add_all(self._watches.reason_watchers, (service.provider, service))
         return changes + self._settle(same)
 
     def _note(self, same: ServiceGroup) -> None:

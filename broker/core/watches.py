@@ -122,7 +122,8 @@ def _ignore(change: Change) -> None:
 
 @implementer(IWait)
 class ReportWatch:
-    """Watcher of loads or of heartbeats. It receives plain values instead of a `Change`, which costs less.
+    """Watcher of loads, heartbeats or reasons of checks. It receives plain values instead of a `Change`, which costs
+    less.
 
     ``remove`` removes it from its table.
     """
@@ -134,7 +135,7 @@ class ReportWatch:
         self._remove = remove
 
     def receive(self, news: tuple[Any, ...]) -> None:
-        """Deliver a report of a provider."""
+        """Deliver a report of a provider or service."""
         if self._on_report is not None:
             self._on_report(*news)
 
@@ -233,6 +234,7 @@ class Watches:
         self.load_watchers: tuple[ReportWatch, ...] = ()
         self._load_watchers_of_all: tuple[ReportWatch, ...] = ()
         self.beat_watchers: tuple[ReportWatch, ...] = ()
+        self.reason_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because each report hands them to the notifier, and they must not change during delivery."""
         self._changes: ChangeRing[Change] = ChangeRing(
             tuple[int, Kind, int, Service | str, str, float], partial(_new, Change)
@@ -271,6 +273,16 @@ class Watches:
 
         watch = ReportWatch(on_report, remove)
         self.beat_watchers += (watch,)
+        return watch
+
+    def add_for_reasons(self, on_report: Callable[[int, Service], None]) -> ReportWatch:
+        """Add a watcher of reasons; see `IRegistry.watch_reasons`."""
+
+        def remove(watch: ReportWatch) -> None:
+            self.reason_watchers = tuple(each for each in self.reason_watchers if each is not watch)
+
+        watch = ReportWatch(on_report, remove)
+        self.reason_watchers += (watch,)
         return watch
 
     def record(self, kind: Kind, provider: int, subject: Service | str, why: str = "") -> Change:

@@ -268,13 +268,27 @@ def test_changes_of_a_service_travel() -> None:
     assert rig["b"].registry.providers() == []
 
 
-def test_a_reason_names_each_site_that_it_has_passed() -> None:
+def test_reasons_of_a_failing_or_doubtful_service_travel_and_name_each_site() -> None:
     rig = Rig("ab", "bc", hops=2)
-    rig["a"].offer("bank")
+    id = rig["a"].offer("bank")
     [service] = rig["a"].registry.services()
-    rig["a"].registry.set_check(service, Check(CheckState.FAILING, "refused", 0.0))
+
+    def reasons() -> list[str]:
+        rig.wait()
+        return [check.reason for check in (rig[site].check("bank") for site in "bc") if check is not None]
+
+    for reason in ("refused", "no answer"):
+        rig["a"].registry.set_check(service, Check(CheckState.FAILING, reason, 0.0))
+        assert reasons() == [f"at a: {reason}", f"at b: at a: {reason}"]
+    rig["a"].registry.set_check(service, None)
+    for reason in ("silent for 2 s", "silent for 3 s"):
+        rig["a"].registry.doubt(id, reason)
+        assert reasons() == [f"at a: {reason}", f"at b: at a: {reason}"]
+    # A service that has gone by the time of the message stays away.
+    rig["a"].registry.doubt(id, "silent for 4 s")
+    rig["a"].registry.leave(id)
     rig.wait()
-    assert [rig[site].check("bank").reason for site in "bc"] == ["at a: refused", "at b: at a: refused"]  # type: ignore[union-attr]
+    assert rig["b"].found() == rig["c"].found() == {}
 
 
 def test_a_change_of_the_labels_of_a_service_travels_as_one() -> None:
