@@ -96,10 +96,9 @@ STOP = 5.0
 class Membership:
     """The membership. ``failed`` is called with a sentence if this broker cannot join, or may not stay: it must stop.
 
-    ``config`` is the section of the configuration, ``state`` the state directory, ``grace`` the seconds for which
-    entries from before a restart stay. ``core`` is complete but for the cluster; ``store`` keeps the state of which
-    ``known`` is the snapshot. Raises CannotListen or OSError if links cannot be opened, ValueError for unusable TLS
-    files.
+    ``config`` is the section of the configuration, ``state`` the state directory. ``core`` is complete but for the
+    cluster; ``store`` keeps the state of which ``known`` is the snapshot. Raises CannotListen or OSError if links
+    cannot be opened, ValueError for unusable TLS files.
     """
 
     log = Logger()
@@ -108,7 +107,6 @@ class Membership:
         self,
         config: Config,
         state: str,
-        grace: float,
         core: Core,
         store: Store,
         known: Snapshot,
@@ -156,7 +154,6 @@ class Membership:
             link=self._endpoint(self.listens),
             key=self._links.public_key,
             version=version(),
-            grace=grace,
             adopts=config.adopts or "",
         )
         environment = Environment(
@@ -209,10 +206,6 @@ class Membership:
         if place is None or (not isIPAddress(place[0]) and not isIPv6Address(place[0])):
             return address
         return self._endpoint(address) or None
-
-    def last(self, grace: float) -> None:
-        """Use the seconds of a reloaded configuration for which entries from before a restart stay."""
-        self._cluster.last(grace)
 
     def next_id(self) -> int:
         """Return the id of the next provider; see `Cluster.next_id`."""

@@ -392,7 +392,6 @@ class Daemon(TwistedService):
         self.membership = Membership(
             config.cluster,
             self._state,
-            config.broker.grace,
             core,
             self._store,
             snapshot,
@@ -689,8 +688,6 @@ class Daemon(TwistedService):
         self._logs.limit(config.log.file_bytes, config.log.files)
         self._events.use(config.notify)
         self.core.restored.last(config.broker.grace)
-        if self.membership is not None:
-            self.membership.last(config.broker.grace)
         self._use_limits(config)
         self._config = config
         self._offer_own()

@@ -78,10 +78,6 @@ class Cluster:
             lambda failure: self.log.failure("cluster: the end of the membership failed", failure)
         )
 
-    def last(self, grace: float) -> None:
-        """Change the seconds for which entries from before a restart stay, also those that count already."""
-        self._sessions.last(grace)
-
     def follow_links(self, linked: Callable[[], Collection[str]], alive: Callable[[], Collection[str]]) -> None:
         """Follow the links to other brokers: these functions return the names of those with an open one, and of those
         that are alive, as far as the links show."""

@@ -330,7 +330,6 @@ class Sessions:
         self._etcd = environment.etcd
         self._clock = environment.clock
         self._turns = environment.turns
-        self._grace = environment.settings.grace
         self._rng = environment.rng
         self._failed = failed
         self._keys_lost = False
@@ -346,7 +345,6 @@ class Sessions:
         self._interrupted = ""
         self._started: Deferred[None] | None = None
         self._running: Deferred[None] | None = None
-        self._grace_timer: IDelayedCall | None = None
         self._patience: IDelayedCall | None = None
         self.parts = Parts(environment, self)
         self._single = not self.parts.epoch
@@ -367,10 +365,9 @@ class Sessions:
     def halt(self) -> None:
         """End all parts, without I/O."""
         self.parts.stop()
-        for timer in (self._grace_timer, self._patience):
-            if timer is not None and timer.active():
-                timer.cancel()
-        self._grace_timer = self._patience = None
+        if self._patience is not None and self._patience.active():
+            self._patience.cancel()
+        self._patience = None
 
     def stop(self) -> None:
         """Begin no further session, and end the present one."""
@@ -385,13 +382,6 @@ class Sessions:
         started, self._started = self._started, None
         if started is not None:
             started.cancel()
-
-    def last(self, grace: float) -> None:
-        """Change the grace period of the entries of the run before, also of one that has begun."""
-        timer, more = self._grace_timer, grace - self._grace
-        self._grace = grace
-        if timer is not None and timer.active():
-            timer.reset(max(0.0, timer.getTime() + more - self._clock.seconds()))
 
     # sessions
 
@@ -493,7 +483,7 @@ class Sessions:
         if self._interrupted:
             return self._interrupted
         if first and (same or adopts):
-            self._remember_providers()
+            parts.own.remember()
         await self._turns.run(parts.own.reconcile((lost or replaced) and not adopts))
         if not self.going():
             return "stopped"
@@ -620,13 +610,6 @@ class Sessions:
     async def present_revision(self) -> int:
         """Return the present revision of etcd, by a linearizable read. Fails as `IEtcd` does."""
         return (await self._etcd.range(self.parts.meta_key)).revision
-
-    # memory
-
-    def _remember_providers(self) -> None:
-        """Keep the entries of the run before for the grace period."""
-        self.parts.own.remember()
-        self._grace_timer = self._clock.callLater(self._grace, self.parts.own.forget)
 
     # the start
 

@@ -246,20 +246,17 @@ class Registrations:
         return len(self._departed)
 
     def remember(self) -> None:
-        """Keep the keys of the table that are ours and have no session: they are from before a restart."""
+        """Keep the keys of the table that are ours and have no session: they are from before a restart, and end with
+        their restored services."""
         table = self._shared.table
+        found: list[Registration] = []
         for key in table.of(self._name):
             entry = table.valid(key)
             if key not in self._own and entry is not None and entry.broker == self._name:
                 self._own[key] = Own(State.REMEMBERED, written=entry.modified)
                 self._remembered.append(key)
-
-    def forget(self) -> None:
-        """Delete the keys of the run before that have not come back."""
-        remembered, self._remembered = self._remembered, []
-        for key in remembered:
-            if self.state(key) is State.REMEMBERED:
-                self._step(key, Happens.TIME)
+                found.append(entry.registration)
+        self._registry.remember(found)
 
     def reconcile(self, lost: bool) -> Iterator[None]:
         """Reconcile all registrations with what a new session with etcd has read, in steps, while the publisher pauses.
@@ -382,9 +379,19 @@ class Registrations:
         self._read(key)
         if self.state(key) is State.REMEMBERED:
             self._step(key, Happens.TIME)
-        else:
+        elif self._shared.table.other(key, self._name) is None:
             # The keys of the run before may not have been read yet.
             self._adopt(key)
+
+    def none_remembered(self) -> None:
+        """See `OwnRegistrations`."""
+        if self._stopped:
+            return
+        # Two restored services may have had one place, where one is found.
+        remembered, self._remembered = self._remembered, []
+        for key in remembered:
+            if self.state(key) is State.REMEMBERED:
+                self._step(key, Happens.TIME)
 
     # internal: states
 

@@ -32,7 +32,6 @@ class ClusterSettings:
     - ``link``, ``key``: endpoint and CURVE public key for links of other brokers; see
       `broker.core.cluster.cluster_interfaces.Member`.
     - ``version``: version of the program.
-    - ``grace``: seconds for which entries from before a restart stay.
     - ``adopts``: a broker that ran alone, for whose listeners a member waits at its first start, empty without one.
     """
 
@@ -45,7 +44,6 @@ class ClusterSettings:
     link: str = ""
     key: str = ""
     version: str = ""
-    grace: float = 30.0
     adopts: str = ""
 
 

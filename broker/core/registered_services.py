@@ -230,6 +230,8 @@ class Restored:
         self.ended: Callable[[Iterable[str], str], None] | None = None
         """Called with the names of restored services that were removed and not replaced, each once, and the reason:
         withdrawn, left or expired. Other services of these names may remain."""
+        self.over: Callable[[], None] | None = None
+        """Called when no provider is remembered any more."""
         places: dict[_Place, Service] = {}
         # In order of ids, so that the newest provider at an endpoint wins.
         for provider in self._providers.values():
@@ -303,7 +305,7 @@ class Restored:
         self, live: int, label: str, wire: str, services: Sequence[Service], entry: str = "", elsewhere: bool = False
     ) -> Sequence[tuple[Provider, Service]]:
         """A live provider offers these services, ``elsewhere`` at another broker: remove the restored services that
-        they replace. ``entry`` is that of its owner, empty without one. Returns those that its label identifies."""
+        they replace. ``entry`` is that of its owner, empty without one. Returns them with their providers."""
         if not self._services:
             return ()
         replaced: dict[_Place, None] = {}
@@ -314,8 +316,8 @@ class Restored:
                 replaced[place] = None
             else:
                 moved[key] += 1
-        if elsewhere and self._unrecorded and (wire, label) in self._labels:
-            self._labels[wire, label].add(live)
+        if elsewhere and self._unrecorded:
+            self.share_label(live, label, wire)
         former: list[_Place] = []
         if moved and entry and (wire, entry) in self._entries:
             names = {service.name for service in services}
@@ -327,9 +329,15 @@ class Restored:
                 if place not in replaced and moved[key]:  # the service now has the endpoint of one of the offered ones
                     moved[key] -= 1
                     former.append(place)
-        ended = self._at(former)
-        self._remove((*replaced, *former), live)
+        places = (*replaced, *former)
+        ended = self._at(places)
+        self._remove(places, live)
         return ended
+
+    def share_label(self, live: int, label: str, wire: str) -> None:
+        """A provider at another broker has had this label since before: it identifies no remembered one."""
+        if (wire, label) in self._labels:
+            self._labels[wire, label].add(live)
 
     def withdrawn(self, live: int, names: Collection[str] | None = None) -> Sequence[tuple[Provider, Service]]:
         """A live provider withdraws these services, by default all: remove its restored services of these names.
@@ -377,9 +385,23 @@ class Restored:
         if passing:
             self._forget(passing)
         self._report(places, "expired")
+        self._end()
+
+    def has(self, wire: str, service: Service, entry: str) -> bool:
+        """Return True if a service is restored that is the same one: that of the same ``entry``, or at the same
+        place."""
+        if entry:
+            id = self._entries.get((wire, entry), -1)
+            known = id not in self._recorded and any(place[1] == service.name for place in self._of.get(id, ()))
+        else:
+            place = _place(wire, service)
+            there = self._services.get((service.name, service.protocol), {}).get(place)
+            known = there is not None and there.provider not in self._recorded
+        return known
 
     def remember(self, provider: Provider) -> None:
-        """Add a provider whose broker is gone. The grace period begins again, for all that are still remembered."""
+        """Add a provider whose broker is gone, or more services of one. The grace period begins again, for all that are
+        still remembered."""
         self._add(provider)
         self._begin()
 
@@ -431,7 +453,10 @@ class Restored:
             self._labels.setdefault((provider.wire, provider.label), set()).add(provider.id)
 
     def _add(self, provider: Provider) -> None:
-        self._providers[provider.id] = provider
+        known = self._providers.get(provider.id)
+        services = provider.services if known is None else (*known.services, *provider.services)
+        same = {_place(provider.wire, service): service for service in services}
+        self._providers[provider.id] = attrs.evolve(provider, services=tuple(same.values()))
         self._note_label(provider)
         if provider.owner.entry:
             self._entries[provider.wire, provider.owner.entry] = provider.id
@@ -516,9 +541,14 @@ class Restored:
                 provider = self._providers.pop(id)
                 if self._labels.get((provider.wire, provider.label)) == {id}:
                     del self._labels[provider.wire, provider.label]
+            self._forget(gone)
             if not self._providers:
                 self.stop()
-            self._forget(gone)
+                self._end()
+
+    def _end(self) -> None:
+        if self.over is not None:
+            self.over()
 
 
 _FIELDS = [field.name for field in attrs.fields(Service)]

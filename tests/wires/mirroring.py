@@ -62,6 +62,9 @@ class _Acts:
     def forgotten(self, key: Key) -> None:
         self._mirrors.changed(self._name, key, "withdrawn")
 
+    def none_remembered(self) -> None:
+        pass
+
     def refreshed(self, key: Key) -> None:
         self._mirrors.changed(self._name, key, "")
 

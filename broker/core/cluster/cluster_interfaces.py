@@ -228,8 +228,12 @@ class OwnRegistrations(Protocol):
         service. Returns the registration that is found from now on as if another broker held it; None without one."""
 
     def forgotten(self, key: Key) -> None:
-        """The service at a key, which no session has offered since the start, is withdrawn, or is offered at another
-        key."""
+        """The service at a key, which no session had offered since the start, is withdrawn, or is offered at another
+        key, or by a session."""
+
+    def none_remembered(self) -> None:
+        """No service from before the start is restored any more: all have come back, or the grace period has
+        ended."""
 
 
 class IMirror(Interface):
@@ -265,6 +269,10 @@ class IMirror(Interface):
 
     def remembered() -> Sequence[Registration]:
         """Return the registrations of this broker from before its start that have not come back."""
+
+    def remember(registrations: Sequence[Registration]) -> None:
+        """Serve these registrations of this broker from before its start as restored ones, as far as they are not: a
+        kill may have come before their write to the store. The grace period begins again with each."""
 
     def own(key: Key) -> Registration | None:
         """Return this broker's registration at a key; if there are several, the one changed last."""

@@ -155,6 +155,7 @@ class ClusterRegistry(Registry):
         super().__init__(clock, next_id, restored, memory)
         self._announce = self._announce_to_some
         self.own_registrations: OwnRegistrations | None = None
+        restored.over = self._none_remembered
         self._holdings: dict[int, Holding] = {}
         """All providers but the broker itself, and those of other members of which nothing is found."""
         self._own: dict[Key, list[Item]] = {}
@@ -335,17 +336,19 @@ class ClusterRegistry(Registry):
             for order, service in enumerate(each.services, 1)
         ]
 
+    def remember(self, registrations: Sequence[Registration]) -> None:
+        """See `IMirror`."""
+        has = self._restored.has
+        unknown = [each for each in registrations if not has(each.key[0], each.service, each.provider.owner.entry)]
+        for provider in _with_services(unknown):
+            self._restored.remember(attrs.evolve(provider, broker=""))
+        for member in self._members.values() if unknown else ():
+            if member.broker:
+                self._restored.share_label(member.id, member.label, member.wire)
+
     def serve_recorded(self, registrations: Sequence[Registration] | None) -> None:
         """See `IMirror`."""
-        if registrations is None:
-            self._restored.record(None)
-            return
-        providers: dict[int, Provider] = {}
-        services: dict[int, list[Service]] = {}
-        for each in sorted(registrations, key=lambda each: each.order):
-            providers[each.provider.id] = each.provider
-            services.setdefault(each.provider.id, []).append(each.service)
-        self._restored.record([attrs.evolve(each, services=tuple(services[id])) for id, each in providers.items()])
+        self._restored.record(None if registrations is None else _with_services(registrations))
 
     def serve_read(self) -> None:
         """See `IMirror`."""
@@ -448,6 +451,10 @@ class ClusterRegistry(Registry):
                 if provider.broker:
                     continue  # the key is that of another broker, or was
                 self.own_registrations.forgotten(key_of(provider.wire, service, provider.owner))
+
+    def _none_remembered(self) -> None:
+        if self.own_registrations is not None:
+            self.own_registrations.none_remembered()
 
     def _latest(self, provider: int) -> list[Item]:
         """Return the registrations of an own provider that are the latest at their keys."""
@@ -710,3 +717,13 @@ class ClusterRegistry(Registry):
         """Remove a provider from the table, and its id from the list, since the same id may come back."""
         del self._ids[bisect_left(self._ids, provider)]
         return self._members.pop(provider)
+
+
+def _with_services(registrations: Iterable[Registration]) -> list[Provider]:
+    """Return the providers of registrations with their services, in the order of the offers."""
+    providers: dict[int, Provider] = {}
+    services: dict[int, list[Service]] = {}
+    for each in sorted(registrations, key=lambda each: each.order):
+        providers[each.provider.id] = each.provider
+        services.setdefault(each.provider.id, []).append(each.service)
+    return [attrs.evolve(each, services=tuple(services[id])) for id, each in providers.items()]

@@ -55,10 +55,15 @@ class Farm:
         self.etcd = FakeEtcd(self.clock, random.Random(seed))
 
     def member(
-        self, name: str, memory: KeptMemory | None = None, kept: Sequence[Provider] = (), **settings: Any
+        self,
+        name: str,
+        memory: KeptMemory | None = None,
+        kept: Sequence[Provider] = (),
+        grace: float = 30.0,
+        **settings: Any,
     ) -> Member:
         """Start a member, which has ``kept`` providers from before its start."""
-        return Member(self, name, memory or KeptMemory(), kept, ClusterSettings(name, **settings))
+        return Member(self, name, memory or KeptMemory(), kept, grace, ClusterSettings(name, **settings))
 
     def joined(self, *names: str) -> list[Member]:
         """Return members that have joined."""
@@ -106,13 +111,19 @@ class Member:
     that fenced it later."""
 
     def __init__(
-        self, farm: Farm, name: str, memory: KeptMemory, kept: Sequence[Provider], settings: ClusterSettings
+        self,
+        farm: Farm,
+        name: str,
+        memory: KeptMemory,
+        kept: Sequence[Provider],
+        grace: float,
+        settings: ClusterSettings,
     ) -> None:
         self.farm = farm
         self.name = name
         self.memory = memory
         self.client = FakeClient(farm.etcd, farm.clock, random.Random(name), name)
-        restored = Restored(kept, settings.grace, farm.clock, lambda ids: None)
+        restored = Restored(kept, grace, farm.clock, lambda ids: None)
         self.registry = ClusterRegistry(farm.clock, lambda: self.cluster.next_id(), restored)
         self.started = False
         self.error: ClusterFailed | None = None

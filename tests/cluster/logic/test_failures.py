@@ -685,6 +685,78 @@ def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: 
     farm.until(lambda: b.found() == [new], "the move", 1.0)
 
 
+def test_what_the_store_lacks_after_a_kill_is_restored_from_the_keys(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    for number in (1, 2):
+        a.register("bank", f"h:{number}", f"server {number}")
+    a.register_instance("bank", "h:3", "bank/3")
+    farm.until(lambda: len(b.found()) == 3, "the services")
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory, grace=20.0)
+    farm.until(lambda: again.started, "the restart")
+    assert places(again) == places(b) == ["h:1", "h:2", "h:3"]
+    assert again.registry.remembered_owner("http", "bank/3") == Owner("address 10.0.0.1", "bank/3")
+    again.register("bank", "h:777", "server 1")
+    assert again.registry.end_remembered("http", "bank/3")
+    assert places(again) == ["h:2", "h:777"]
+    farm.until(lambda: places(b) == ["h:2", "h:777"], "the move, and the end of the instance", 1.0)
+    farm.until(lambda: places(again) == ["h:777"], "the end of the grace", 20.0)
+    farm.until(lambda: places(b) == ["h:777"], "the same", 1.0)
+
+
+def test_a_label_that_others_have_does_not_identify_what_the_store_lacks(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register("bank", "h:1", "pool")
+    b.register("bank", "h:2", "pool")
+    farm.until(lambda: len(a.found()) == len(b.found()) == 2, "the services")
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the restart")
+    again.register("bank", "h:3", "pool")
+    farm.run(1.0)
+    assert places(again) == places(b) == ["h:1", "h:2", "h:3"]
+
+
+def test_a_restored_instance_whose_place_another_one_takes_goes_everywhere(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register_instance("bank", "h:1", "bank/one")
+    farm.until(b.found, "the service")
+    again = started_again(farm, a)
+    two = again.register_instance("bank", "h:1", "bank/two")
+    assert places(again) == ["h:1"]
+    farm.until(lambda: b.found() == [two], "the end of the other", 1.0)
+
+
+def test_a_standby_replaces_what_is_restored_at_all_brokers(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    old = b.register()
+    farm.until(lambda: a.found() == [old], "the service")
+    new = a.register()
+    farm.until(lambda: farm.providers() == ([new], [old]), "the standby")
+    farm.run(0.1)
+    again = started_again(farm, a)
+    farm.until(lambda: again.found() == b.found() == c.found() == [old], "the session that lives", 1.0)
+
+
+def test_a_grace_that_begins_again_does_so_at_all_brokers(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    a.register("bank", "h:1")
+    c.offer(c.registry.join("node", "dbp", "10.0.0.1:5"), "bank", "h:2", lasting=True)
+    farm.until(lambda: places(b) == ["h:1", "h:2"], "the services")
+    kept = own_providers(a)
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory, kept, grace=20.0)
+    farm.until(lambda: again.started, "the restart")
+    c.kill()
+    ended = farm.until(lambda: "h:1" not in places(again), "the end of the grace where it is restored", 40.0)
+    assert ended > 25, "it has begun again with the end of the third broker"
+    assert places(b) == ["h:1", "h:2"]
+    farm.until(lambda: places(b) == ["h:2"], "the end at the other one", 1.0)
+
+
 def test_a_label_does_not_identify_a_provider_that_has_another_entry(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     owner = Owner("address 10.0.0.1", "bank/1")

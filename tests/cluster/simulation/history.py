@@ -23,11 +23,10 @@ from broker.core.model import ANONYMOUS, NOBODY, Check, CheckState, LoadDetails,
 from tests.cluster.client_histories import Found, Histories, Session
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
 from tests.cluster.simulation.invariants import KEYS, Broken, Invariants
-from tests.cluster.simulation.node import Node, short_steps
+from tests.cluster.simulation.node import GRACE, Node, short_steps
 from tests.cluster.simulation.timeline import Timeline
 
 TTL = 5
-GRACE = 8.0
 
 SETTLE = 2 * TTL + 3 + GRACE + 8.0
 """Seconds without faults after which all registries are equal: the entries of a dead broker go within 2 TTL + 3 s at
@@ -183,7 +182,7 @@ class History:
             self._errors.append(failure.getTraceback() if failure else event.get("log_format"))
 
     def _node(self, number: int) -> Node:
-        settings = ClusterSettings(f"b{number}", ttl=TTL, grace=GRACE)
+        settings = ClusterSettings(f"b{number}", ttl=TTL)
         return Node(f"b{number}", self.timeline, self.etcd, str(self.seed), settings, self.rng.random() < 0.3)
 
     def _act(self) -> None:

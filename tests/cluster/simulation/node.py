@@ -35,6 +35,12 @@ OVER = 0.3
 SAVING = 0.05
 """Seconds, at most, until the memory is durable."""
 
+GRACE = 8.0
+"""Seconds for which services from before a restart are restored."""
+
+LAG = 0.5
+"""Seconds, at most, by which the store is behind at a kill."""
+
 CREEP = 0.004
 """Seconds, at most, by which a reading of a slow broker's clock advances it."""
 
@@ -136,6 +142,7 @@ class Node:
         self.alive: Callable[[], list[str]] = list
         """Returns the names of the brokers with a link."""
         self.disk = Disk(timeline, random.Random(f"{seed}/{name}/disk"))
+        self._lag = random.Random(f"{seed}/{name}/lag")
         self.clock: SimulatedClock
         self.client: FakeClient
         self.registry: Any
@@ -167,7 +174,7 @@ class Node:
         self.client.chances = self.chances
         if self.cut is not None:
             self.client.cut = set(self.cut)
-        restored = Restored(self._kept, self.settings.grace, self.clock, lambda ids: None)
+        restored = Restored(self._kept, GRACE, self.clock, lambda ids: None)
         self.registry = ClusterRegistry(self.clock, lambda: self.cluster.next_id(), restored)
         self.seen = []
         self.registry.watch(self._saw, (Kind.OFFERED, Kind.WITHDRAWN))
@@ -201,7 +208,8 @@ class Node:
         """Kill the process. ``forget`` loses its disk. Returns the servers that lost their session."""
         self._etcd.trace("broker killed", self.name, forget)
         self.disk.kill()
-        self._kept = self._own()
+        written = self.clock.seconds() - self._lag.uniform(0, LAG)
+        self._kept = [each for each in self._own() if each.since <= written]
         if forget:
             self.disk = Disk(self._timeline, random.Random(f"{self._seed}/{self.name}/disk/{self._runs}"))
             self._kept = []

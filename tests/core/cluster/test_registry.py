@@ -607,6 +607,9 @@ class Acts:
     def forgotten(self, key: Key) -> None:
         self.calls.append(("forgotten", key[1]))
 
+    def none_remembered(self) -> None:
+        self.calls.append(("none", "remembered"))
+
     def ended(self, last: Registration, why: str) -> Registration | None:
         self.calls.append((why, last.key[1]))
         return attrs.evolve(last, provider=attrs.evolve(last.provider, broker="a")) if self._stays else None
