@@ -213,8 +213,10 @@ class Claims:
     async def _release(self, space: str, name: str) -> None:
         owner, lasting = self._known.get((space, name), ("", False))
         key, lease = self._keys.claim(space, name), self._lease()
-        if not lease or owner != self._name:
+        if owner != self._name:
             return
+        if not lease:
+            raise Refusal(Reason.UNAVAILABLE, "the claim of the queue could not be ended: etcd cannot be reached")
         # Another member may have replaced a lasting claim since.
         own = Compare("LEASE", key, 0 if lasting else lease)
         try:

@@ -130,7 +130,8 @@ class IQueueOwners(Interface):
         """Return all claims that are known here, as space, name and owner, in the order of space and name."""
 
     def release(space: str, name: str) -> Deferred[None]:
-        """End the claim of this broker. No-op for a queue of another owner."""
+        """End the claim of this broker. No-op for a queue of another owner. Fails with `broker.core.errors.Refusal`
+        UNAVAILABLE if etcd cannot be reached."""
 
     def watch_claims(changed: Callable[[str, str, QueueClaim | None], None]) -> IWait:
         """Call ``changed`` with space, name and new owner of each queue whose owner changes, until cancelled.

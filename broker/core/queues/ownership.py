@@ -6,7 +6,7 @@ States of a queue here, and the events that end them. "Absent" is a queue of ano
     CLAIMING   the claim succeeds: LOADING; it fails, or another broker has the queue: absent
     LOADING    all messages are read from the store: HERE; the store fails: the claim is released, and it is absent
     HERE       the queue and its dead-letter queues were deleted: RELEASING; another broker has it: absent
-    RELEASING  everything is written and the claim released: absent
+    RELEASING  everything is written and the claim released: absent; a release that fails is tried again
 
 Rules:
 - A queue exists in the table (`broker.core.queues.queues.Queues`) from the end of LOADING until it is deleted or lost.
@@ -128,7 +128,8 @@ class QueueOwnership:
         self._shared = shared
         self._units: dict[Key, _Unit] = {}
         self._stash: dict[Key, list[RestoredMessage]] = {}
-        self._stash_retries: dict[Key, IDelayedCall] = {}
+        self._retries: dict[Key, IDelayedCall] = {}
+        """Claims of queues in the stash, and releases, that are tried again."""
         self._retry: IDelayedCall | None = None
         self._all_wanted = False
         """True until all queues in the shared store are claimed, if they are to be."""
@@ -163,7 +164,7 @@ class QueueOwnership:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        for call in self._stash_retries.values():
+        for call in self._retries.values():
             if call.active():
                 call.cancel()
         for unit in list(self._units.values()):
@@ -307,7 +308,7 @@ class QueueOwnership:
             error = Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown")
         self._remove(unit, error)
         if unit.key in self._stash and not self._stopped:
-            self._want_stash_later(unit.key)
+            self._later(unit.key, self._want_stash)
 
     def _want_stash(self, key: Key) -> None:
         """Claim a queue whose messages are on this disk: no other broker can serve them."""
@@ -317,11 +318,14 @@ class QueueOwnership:
             self._want(key)
         except Refusal as refusal:
             self._troubled(f"messages of the queue {key[1]} are on this disk: {refusal.text}")
-            self._want_stash_later(key)
+            self._later(key, self._want_stash)
 
-    def _want_stash_later(self, key: Key) -> None:
+    def _later(self, key: Key, attempt: Callable[[Key], None]) -> None:
+        before = self._retries.get(key)
+        if before is not None and before.active():
+            before.cancel()
         self._failures += 1
-        self._stash_retries[key] = self._clock.callLater(_BACKOFF.after(self._failures), self._want_stash, key)
+        self._retries[key] = self._clock.callLater(_BACKOFF.after(self._failures), attempt, key)
 
     def _elsewhere(self, key: Key, claim: QueueClaim) -> Refusal:
         if claim.endpoint:
@@ -438,6 +442,8 @@ class QueueOwnership:
 
     def _changed(self, space: str, name: str, claim: QueueClaim | None) -> None:
         unit = self._units.get((space, name))
+        if unit is None and claim is not None and claim.lasting:
+            self._release_left((space, name))
         if unit is None or unit.state not in (OwnershipState.LOADING, OwnershipState.HERE):
             return
         if claim is not None and claim.owner == self._name:
@@ -538,8 +544,20 @@ class QueueOwnership:
             for ready, payer in waiting.items():  # requests that came during the release
                 self._ask_again(unit.key, ready, payer)
 
-        # A claim that cannot be released ends with the lease, and is this broker's own until then.
-        released.addErrback(lambda failure: None).addCallback(done).addErrback(self._defect)
+        released.addErrback(partial(self._not_released, unit.key)).addCallback(done).addErrback(self._defect)
+
+    def _not_released(self, key: Key, failure: Failure) -> None:
+        # It is this broker's own until it is released, or its lease ends.
+        if not self._stopped:
+            self._later(key, self._release_left)
+
+    def _release_left(self, key: Key) -> None:
+        """Release the claim of a queue that is not here: it had no messages at the start, or was deleted while etcd was
+        away. Otherwise the other brokers would refer to this one for ever."""
+        known = self._owners.claim_of(*key)
+        if self._stopped or key in self._units or key in self._stash or known is None or known.owner != self._name:
+            return
+        self._owners.release(*key).addErrback(partial(self._not_released, key)).addErrback(self._defect)
 
     # waiting requests
 

@@ -1436,6 +1436,23 @@ def test_a_claim_ends_with_the_lease_and_a_lasting_one_does_not(farm: Farm) -> N
     assert a.cluster.claim_of("space", "lasting") == QueueClaim("a", lasting=True)
 
 
+def test_a_release_without_etcd_fails_and_a_restarted_owner_sees_its_claim(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    assert claimed(farm, a, "jobs", True) == QueueClaim("a", lasting=True)
+    a.client.disconnect()
+    farm.run(13.0)
+    results: list[object] = []
+    a.cluster.release("space", "jobs").addBoth(results.append)
+    assert isinstance(results[0], Failure)
+    assert results[0].check(Refusal)
+    a.kill()
+    again = farm.member("a", a.memory)
+    known: list[object] = []
+    again.cluster.watch_claims(lambda *change: known.append(change))
+    farm.until(lambda: again.started, "the restart")
+    assert known == [("space", "jobs", QueueClaim("a", lasting=True))]
+
+
 def test_a_member_that_adopts_waits_for_the_listeners_which_follow_the_claims(farm: Farm) -> None:
     b = farm.member("b", adopts="a")
     farm.run(20.0)

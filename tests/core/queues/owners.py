@@ -31,6 +31,7 @@ class Claims:
         """Change the owner of a queue, and notify the brokers that are not away."""
         if owner is None:
             self.owners.pop(queue, None)
+            self.lasting.discard(queue)
         else:
             self.owners[queue] = owner
         for name, broker in list(self.brokers.items()):
@@ -103,17 +104,19 @@ class Owners:
             self._claims.lasting.add(queue)
         if queue not in self._claims.owners:
             self._claims.set(queue, self.name)
-        return succeed(_claim(self._claims.owners[queue]))
+        return succeed(self._value(queue, self._claims.owners[queue]))
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         owner = self.known.get((space, name))
-        return None if owner is None else _claim(owner)
+        return None if owner is None else self._value((space, name), owner)
 
     def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
-        return [(space, name, _claim(owner)) for (space, name), owner in sorted(self.known.items())]
+        return [(*queue, self._value(queue, owner)) for queue, owner in sorted(self.known.items())]
 
     def release(self, space: str, name: str) -> Deferred[None]:
-        if self._claims.owners.get((space, name)) == self.name and self.name not in self._claims.away:
+        if self._claims.owners.get((space, name)) == self.name:
+            if self.name in self._claims.away:
+                return fail(Refusal(Reason.UNAVAILABLE, "etcd cannot be reached"))
             self._claims.set((space, name), None)
         return self.releasing or succeed(None)
 
@@ -122,6 +125,5 @@ class Owners:
         watch: Any = _Watch(self)
         return watch  # type: ignore[no-any-return]
 
-
-def _claim(owner: str) -> QueueClaim:
-    return QueueClaim(owner, f"tcp://{owner}:5975")
+    def _value(self, queue: tuple[str, str], owner: str) -> QueueClaim:
+        return QueueClaim(owner, f"tcp://{owner}:5975", queue in self._claims.lasting)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
@@ -728,8 +729,8 @@ def test_a_stopped_broker_refuses_a_request_for_a_queue_that_is_not_here_yet(clu
 # messages on the disks of their brokers
 
 
-def on_disk(claims: Claims, name: str, directory: str) -> Broker:
-    broker = Broker(claims, name, QueueStore(directory), False)
+def on_disk(claims: Claims, name: str, directory: str, settings: QueueSettings = DURABLE) -> Broker:
+    broker = Broker(claims, name, QueueStore(directory), False, settings)
     broker.ownership.start(False)
     broker.run()
     return broker
@@ -763,6 +764,43 @@ def test_a_queue_on_a_disk_stays_with_its_broker_while_that_is_away() -> None:
         assert b.ask() is None
         a.store.close()
         b.store.close()
+
+
+def test_the_claim_of_an_empty_queue_on_a_disk_ends_at_the_restart_of_its_broker() -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here:
+        keep_one(claims, "a", here)
+        a = on_disk(claims, "a", here)
+        assert a.ask("empty") is None
+        a.run()
+        a.store.close()
+        assert sorted(claims.owners) == [("/", "empty"), ("/", "q")]
+        claims.away.add("a")
+        a = on_disk(claims, "a", here)
+        claims.back("a")
+        a.clock.advance(30)
+        a.run()
+        assert (list(claims.owners), a.read()) == ([("/", "q")], [b"1"])
+        a.ownership.stop()
+        a.store.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_claim_of_a_queue_that_was_deleted_while_etcd_was_away_is_released_later(durable: bool) -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here:
+        a = on_disk(claims, "a", here, attrs.evolve(DURABLE, durable=durable))
+        assert a.ask() is None
+        claims.away.add("a")
+        a.wait(DURABLE.expires + 1)
+        a.run()
+        assert (a.info(), list(claims.owners)) == (None, [("/", "q")])
+        claims.back("a")
+        a.wait(30)
+        assert claims.owners == {}
+        a.ownership.stop()
+        a.store.close()
+        assert a.clock.getDelayedCalls() == []
 
 
 def with_a_busy_queue(claims: Claims, here: str) -> Broker:
