@@ -66,6 +66,10 @@ def ident_of(service: Service) -> str:
     return f"{service.provider}/{registration_name(key_of(WIRE, service, NOBODY))}"
 
 
+def _place(ident: str) -> str:
+    return ident.partition("/")[2]
+
+
 class Exports:
     """The services that one bridge sends. ``here`` and ``there`` are the names of the sites; ``travels`` returns True
     for the names of services to send; ``send`` sends frames, and returns False if the link ends."""
@@ -187,25 +191,30 @@ class Exports:
 
     def _flush(self) -> None:
         del self._timers[self._flush]
-        gone: list[bytes] = [GONE]
+        left: list[str] = []
+        places: set[str] = set()
         frames: list[bytes] = [SERVICES]
         size = 0
-        while self._pending and len(gone) + len(frames) // 2 <= AT_ONCE and size < BATCH_BYTES:
+        while self._pending and len(left) + len(frames) // 2 < AT_ONCE and size < BATCH_BYTES:
             ident = next(iter(self._pending))
             service = self._pending.pop(ident)
             value = None if service is None else self._value(service)
             if service is None or value is None:
                 if ident in self.sent:
                     self._forget(ident)
-                    gone.append(ident.encode())
+                    left.append(ident)
                 continue
+            places.add(_place(ident))
             if ident not in self.sent:
                 self.sent[ident] = service.provider
                 self._providers[service.provider] += 1
                 self._repeat_load(service.provider)
             frames += (ident.encode(), value)
             size += len(value)
-        for message in (gone, frames):
+        # One of another provider at the same place replaces its predecessor in one step; the others make room before.
+        gone = [GONE, *(ident.encode() for ident in left if _place(ident) not in places)]
+        replaced = [GONE, *(ident.encode() for ident in left if _place(ident) in places)]
+        for message in (gone, frames, replaced):
             if len(message) > 1 and not self._send(message):
                 return  # the link ends, and begins again
         if self._pending:

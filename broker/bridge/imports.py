@@ -220,12 +220,13 @@ class Imports:
         return Route(source, ident, path, service, raw.provider.id, raw.provider.label, raw.failing)
 
     def _make_room(self, source: Source, origin: Origin) -> None:
-        """Remove a lost route of a bridge that has no room for another one, first one to the same service. Raises
-        `Refusal` if none is lost."""
+        """Remove a route of a bridge that has no room for another one: one to the same service, or a lost one. Raises
+        `Refusal` if there is neither."""
         if len(source.routes) < source.config.services:
             return
-        same = (each.ident for each in self._routes.get(origin, ()) if each.source is source and source.is_lost(each))
-        lost = next(same, None) or next(iter(source.lost), None)
+        same = (each for each in self._routes.get(origin, ()) if each.source is source)
+        former = min(same, key=lambda each: not source.is_lost(each), default=None)
+        lost = next(iter(source.lost), None) if former is None else former.ident
         if lost is None:
             many = f"more than {source.config.services} services come from {source.config.name}"
             raise at_limit(many, "bridges.to.services")

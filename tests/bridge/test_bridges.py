@@ -354,6 +354,27 @@ def test_another_provider_of_the_same_place_is_another_one_at_each_site() -> Non
     assert not set(before) & set(now)
 
 
+@pytest.mark.parametrize("room", [1, 1000])
+def test_a_service_that_another_provider_takes_over_is_never_missing(room: int) -> None:
+    rig = Rig("ab", services=room)
+    before = rig["a"].offer("bank")
+    rig.wait()
+    for _ in range(10):
+        after = rig["a"].offer("bank")
+        rig["a"].registry.leave(before)
+        there = rig["b"].found()["bank"].provider
+        for _ in range(500):
+            rig.clock.advance(0.0002)
+            assert rig["b"].registry.find("bank", "tcp")
+        assert rig["b"].found()["bank"].provider != there
+        before = after
+    rig["a"].offer("shop")
+    rig["a"].registry.leave(before)
+    rig.wait()
+    assert list(rig["b"].found()) == ["shop"], "there is room for another one as soon as that has gone"
+    assert rig["b"].row("a")["refused"] == 0
+
+
 def test_a_service_whose_path_comes_to_lead_back_is_withdrawn() -> None:
     """A peer may change the meta of its service."""
     rig = Rig("ab")
