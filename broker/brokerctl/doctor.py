@@ -83,9 +83,9 @@ FULL = 0.8
 SOMAXCONN = 1_024
 """Connections that wait in the kernel while the broker is busy: after a restart all peers come at once."""
 
-LITTLE_ROOM, NO_ROOM = 1024**3, 64 * 1024**2
+LITTLE_ROOM, LAST_ROOM, NO_ROOM = 1024**3, 64 * 1024**2, 64 * 1024
 """Bytes free on the disk of the state: below the first, a journal of a day may not fit; below the second, the broker is
-near its reserve of 16 MiB, at which durable queues refuse messages."""
+near its reserve of 16 MiB, at which durable queues refuse messages; below the third, SQLite cannot write."""
 
 MIN_PYTHON = (3, 11)
 UNSYNCHRONIZED = 5
@@ -134,8 +134,9 @@ def _disk_of(state: Path) -> Finding:
 
 
 def _disk(what: str, free: int) -> Finding:
-    if free < NO_ROOM:
-        return error(what, f"{size(free)} free: the broker cannot store its state much longer")
+    if free < LAST_ROOM:
+        until = "" if free < NO_ROOM else " much longer"
+        return error(what, f"{size(free)} free: the broker cannot store its state{until}")
     return warning(what, f"{size(free)} free") if free < LITTLE_ROOM else ok(what, f"{size(free)} free")
 
 

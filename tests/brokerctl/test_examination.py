@@ -89,10 +89,14 @@ def test_limits_and_disk_are_those_of_the_broker_that_is_asked(server: Server) -
     _, found = examined("--url", server.url)
     assert found["file descriptors"] == ("ok", "700 of 65536 are open at the broker")
     assert (found["somaxconn"], found["disk of /there"]) == (("ok", "4096"), ("ok", "5.0 GiB free"))
-    server.answer("/v1/machine", {**about, "open": 60_000, "somaxconn": None, "free": 1024})
+    server.answer("/v1/machine", {**about, "open": 60_000, "somaxconn": None, "free": 1024**2})
     code, found = examined("--url", server.url)
-    assert (code, found["file descriptors"][0], found["disk of /there"][0]) == (1, "warning", "error")
+    last = ("error", "1.0 MiB free: the broker cannot store its state much longer")
+    assert (code, found["file descriptors"][0], found["disk of /there"]) == (1, "warning", last)
     assert "somaxconn" not in found
+    server.answer("/v1/machine", {**about, "free": 0})
+    full = ("error", "0 B free: the broker cannot store its state")
+    assert examined("--url", server.url)[1]["disk of /there"] == full
 
 
 def test_doctor_examines_the_cluster_of_the_broker(server: Server) -> None:
