@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import BinaryIO, TypeVar
 
 from broker.blocking import blocking
+
+_Made = TypeVar("_Made")
 
 
 @blocking
@@ -69,19 +73,41 @@ def written(path: str | os.PathLike[str], create: bool = False) -> Iterator[Bina
 
     directory, name = os.path.split(path)
     # A hidden name, since readers of directories skip hidden files.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory or ".")
-    try:
+    make = partial(tempfile.mkstemp, prefix=f".{name}.", dir=directory or ".")
+    with temporary(make, _remove) as (descriptor, made):
         with open(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(descriptor)
         if create:
-            os.link(temporary, path)
+            os.link(made, path)
         else:
-            os.replace(temporary, path)
+            os.replace(made, path)
+
+
+@blocking
+def _remove(made: tuple[int, str]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(made[1])
+
+
+@contextlib.contextmanager
+def temporary(make: Callable[[], _Made], remove: Callable[[_Made], object]) -> Iterator[_Made]:
+    """Yield the file or directory that ``make`` creates, and remove it afterwards.
+
+    Signals are held back while it is created, so that an exception of a handler does not leave it behind.
+    """
+    made = None
+    try:
+        held_back = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            made = make()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
+        yield made
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if made is not None:
+            remove(made)
 
 
 @blocking

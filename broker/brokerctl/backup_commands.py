@@ -14,12 +14,12 @@ import io
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -29,7 +29,6 @@ import click
 from broker import small_file
 from broker.brokerctl import output
 from broker.brokerctl.answers import Failure
-from broker.brokerctl.command_session import ENDING
 
 MANIFEST = "elkobroker-backup.json"
 """Name of the archive's last member."""
@@ -349,20 +348,11 @@ def _staging(directory: Path) -> Iterator[Path]:
         yield staging
 
 
-@contextlib.contextmanager
-def _temporary_folder(directory: Path, prefix: str) -> Iterator[Path]:
-    """Yield an empty directory in another one. Removed afterwards, also if a signal comes as soon as it is there."""
-    made = None
-    try:
-        held_back = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
-        try:
-            made = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
-        yield made
-    finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
+def _temporary_folder(directory: Path, prefix: str) -> contextlib.AbstractContextManager[Path]:
+    """Yield an empty directory in another one. Removed afterwards."""
+    return small_file.temporary(
+        lambda: Path(tempfile.mkdtemp(prefix=prefix, dir=directory)), partial(shutil.rmtree, ignore_errors=True)
+    )
 
 
 def _swap(directory: Path, staging: Path) -> Path | None:

@@ -88,26 +88,31 @@ STOPPED_AT_ONCE = """
 import os, signal, sys
 from broker.brokerctl.cli import cli
 
-make = os.mkdir
+function, prefix = sys.argv[1:3]
+make = getattr(os, function)
 
 def stopped(path, *rest, **named):
-    make(path, *rest, **named)
-    if os.path.basename(path).startswith(".elkobroker-backup-"):
+    made = make(path, *rest, **named)
+    if os.path.basename(path).startswith(prefix):
         os.kill(os.getpid(), signal.SIGTERM)
+    return made
 
-os.mkdir = stopped
-cli(sys.argv[1:])
+setattr(os, function, stopped)
+cli(sys.argv[3:])
 """
-"""The command, which gets a signal as soon as it has made its temporary directory."""
+"""The command, which gets a signal as soon as a function of `os` has made what has a name with that prefix."""
 
 
-def test_a_signal_as_soon_as_the_temporary_directory_is_made_leaves_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("function", "prefix"), [("mkdir", ".elkobroker-backup-"), ("open", ".state.tar.")])
+def test_a_signal_as_soon_as_something_temporary_is_made_leaves_none(
+    tmp_path: Path, function: str, prefix: str
+) -> None:
     state, place = tmp_path / "state", tmp_path / "place"
     state.mkdir()
     place.mkdir()
     with contextlib.closing(sqlite3.connect(state / "elkobroker.sqlite3")) as database:
         database.execute("CREATE TABLE t (x)")
-    arguments = ["backup", str(place / "state.tar"), "--state", str(state)]
+    arguments = [function, prefix, "backup", str(place / "state.tar"), "--state", str(state)]
     done = subprocess.run(
         [sys.executable, "-c", STOPPED_AT_ONCE, *arguments], env=environment(), capture_output=True, check=False
     )
