@@ -8,7 +8,8 @@ Rules of forecasts:
   of the bound.
 - Growth and events of the policy file change no forecast: each hour has their ``factor`` beside it, for the plan.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
-- A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
+- A service that had neither a provider nor a demand for the length of the horizon, and of `HORIZON`, is *withdrawn*:
+  it has no forecast, and so no plan. Before that its providers may have failed, and are to return.
 - Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
 
 One pandas function for each service does the work, for it is a few thousand numbers; all the rest is Spark's own.
@@ -57,15 +58,18 @@ def forecast(load: DataFrame, now: datetime, horizon: int, assumed: Assumptions)
     issued = full_hour(now)
     since = F.lit(issued) - F.expr(f"INTERVAL {models.HISTORY_DAYS} DAYS")
     known = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since))
-    history = known.select("service", "h", "demand_mean", "demand_peak")
+    history = known.select("service", "h", "demand_mean", "demand_peak", "providers_mean")
     return history.groupBy("service").applyInPandas(_for_service(issued, horizon, assumed), GOLD_FORECAST.schema)
 
 
 def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """Return the function that forecasts one service."""
     start = pd.Timestamp(issued).tz_localize(None)
+    since = start - pd.Timedelta(hours=max(horizon, HORIZON))
 
     def rows(hours: pd.DataFrame) -> pd.DataFrame:
+        if _is_withdrawn(hours, since):
+            return pd.DataFrame(columns=GOLD_FORECAST.schema.names)
         service = hours["service"].iloc[0]
         series = hourly(hours["h"], usual(hours, hours["demand_mean"], assumed), start)
         told = models.forecast(series, horizon)
@@ -100,6 +104,12 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
     return rows
 
 
+def _is_withdrawn(hours: pd.DataFrame, since: pd.Timestamp) -> bool:
+    """Return True if a service had neither a provider nor a demand from a moment on."""
+    seen = hours.loc[_moments(hours["h"]) >= since, ["providers_mean", "demand_mean"]]
+    return not np.nan_to_num(seen.to_numpy(np.float64, na_value=np.nan)).any()
+
+
 def peaks_of(hours: pd.DataFrame, start: pd.Timestamp, assumed: Assumptions) -> models.Floats:
     """Return the peaks of a service by the hour, from its rows of gold_service_1h, without the hours of exclusions."""
     return models.recent(hourly(hours["h"], usual(hours, hours["demand_peak"], assumed), start))
@@ -128,10 +138,14 @@ def bounds(peaks: models.Floats, horizon: int, start: pd.Timestamp, headroom: fl
 
 def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Floats:
     """Return one value for each hour from the first one to the one before ``end``; NaN where there is none."""
-    stamps = pd.to_datetime(hours, utc=True).dt.tz_localize(None)
+    stamps = _moments(hours)
     known = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan), index=stamps)
     grid = pd.date_range(stamps.min(), end, freq="h", inclusive="left")
     return np.asarray(known.reindex(grid), dtype=np.float64)
+
+
+def _moments(hours: pd.Series) -> pd.Series:
+    return pd.to_datetime(hours, utc=True).dt.tz_localize(None)
 
 
 def _odds(now: str, record: str, odds: peak_bound.Odds) -> dict[str, Any]:

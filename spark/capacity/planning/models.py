@@ -115,7 +115,7 @@ def forecast(series: Floats, horizon: int, day: int = DAY) -> Forecast:
     series = recent(series, day)
     length = len(series)
     if not length:
-        return Forecast("none", np.zeros(horizon), day, 0.0, FLAG_EMPTY)
+        return Forecast("none", np.full(horizon, np.nan), day, 0.0, FLAG_EMPTY)
     season = season_of(length, day)
     full = filled(series, day)
     if length < day:

@@ -2,7 +2,8 @@
 horizon.
 
 Rules:
-- Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number.
+- Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number. Nor is
+  anything of a load that is not known.
 - A load *keeps busy* load / `full_load` providers, rounded up. With fewer they are overloaded.
 - The policy wants more: load / (`full_load` * target utilisation), rounded up, and its spares on top; those that are
   kept busy, and `n_plus` that may fail; and no fewer than its least.
@@ -28,7 +29,7 @@ A service has one of seven states in the plan, the worst first. A measured one c
 | below policy | the bound of the horizon needs more providers than there are |
 | can free | the bound of the horizon needs fewer: the rest may go |
 | enough | there are as many as the bound needs |
-| too little history | of less than `FEWEST` hours nothing is claimed about the horizon |
+| too little history | of less than `FEWEST` hours, or no bound, nothing is claimed about the horizon |
 | unknown | nothing says when a provider is full |
 """
 
@@ -100,12 +101,14 @@ class Needs:
     erlangs: float | None = None
     mean: float | None = None
 
-    def busy(self, load: float) -> int | None:
+    def busy(self, load: float | None) -> int | None:
         """Return the providers that a load keeps busy: with fewer they are overloaded. None where nothing is known."""
+        if load is None:
+            return None
         known = [number for number in (self._for_load(load, 1.0), self._not_stuck(load)) if number is not None]
         return max(known) if known else None
 
-    def of(self, load: float) -> int | None:
+    def of(self, load: float | None) -> int | None:
         """Return the providers that the policy wants for a load; None where nothing is known."""
         wanted = self.wanted(load)
         if not wanted:
@@ -113,14 +116,14 @@ class Needs:
         most = MOST_PROVIDERS if self.policy.most is None else self.policy.most
         return min(max(wanted.values()), most)
 
-    def exceed(self, load: float, providers: int) -> bool:
+    def exceed(self, load: float | None, providers: int) -> bool:
         """Return True if a load needs more than so many providers; False where nothing is known."""
         needed = self.of(load)
         return needed is not None and needed > providers
 
     def overloads(self, load: float | None, providers: int) -> bool:
         """Return True if a load keeps more than so many providers busy; False where nothing is known."""
-        busy = None if load is None else self.busy(load)
+        busy = self.busy(load)
         return busy is not None and busy > providers
 
     def carried(self, providers: int) -> float | None:
@@ -142,7 +145,7 @@ class Needs:
             limits.append(traffic / self.erlangs * self.mean)
         return min(limits, default=inf)
 
-    def rule(self, load: float) -> str:
+    def rule(self, load: float | None) -> str:
         """Name the rule that decides on the need of a load."""
         wanted, most = self.wanted(load), self.policy.most
         if not wanted:
@@ -151,10 +154,11 @@ class Needs:
             return f"at most {most}"
         return max(wanted, key=lambda name: wanted[name])
 
-    def wanted(self, load: float) -> dict[str, int]:
-        """Return the providers that each rule of the policy wants, by its name; the first of equal ones decides."""
+    def wanted(self, load: float | None) -> dict[str, int]:
+        """Return the providers that each rule of the policy wants, by its name; the first of equal ones decides. Empty
+        where nothing is known."""
         policy, busy = self.policy, self.busy(load)
-        if busy is None:
+        if load is None or busy is None:
             return {}
         spares = f" + {policy.spares} spare" if policy.spares else ""
         wanted = {}
@@ -250,21 +254,21 @@ class State(StrEnum):
 
 
 def state_of(
-    needs: Needs, providers: int, now: float | None, day: float | None, bound: float, known_hours: int
+    needs: Needs, providers: int, now: float | None, day: float | None, bound: float | None, known_hours: int
 ) -> State:
     """Return the state of a service with so many providers.
 
     ``now`` and ``day`` are the highest load of the last full hour and of the last day, ``bound`` is that of the
-    horizon, and of ``known_hours`` the load is known.
+    horizon, each None where it is not known, and of ``known_hours`` the load is known.
     """
     need, n_plus = needs.of(bound), needs.policy.n_plus
-    if need is None:
+    if needs.busy(0.0) is None:
         return State.UNKNOWN
     if needs.overloads(now, providers):
         return State.OVERLOADED
     if n_plus and needs.overloads(day, providers - n_plus):
         return State.NO_SPARE
-    if known_hours < FEWEST:
+    if need is None or known_hours < FEWEST:
         return State.TOO_LITTLE
     if need > providers:
         return State.BELOW

@@ -163,13 +163,13 @@ def _raised(value: Floats | float, headroom: float) -> Floats:
 
 
 def bound(peaks: Floats, day: int = DAY, headroom: float | None = None, horizon: int | None = None) -> float:
-    """Return the bound of a horizon that begins where the peaks end; 0 where nothing is known."""
+    """Return the bound of a horizon that begins where the peaks end; NaN where nothing is known."""
     made_of = basis(peaks, day, headroom, horizon)
-    return 0.0 if made_of is None else float(_raised(peaks[made_of[0]], made_of[1]))
+    return math.nan if made_of is None else float(_raised(peaks[made_of[0]], made_of[1]))
 
 
 def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float | None = None) -> Floats:
-    """Return the bound of each step of the horizon."""
+    """Return the bound of each step of the horizon; NaN where nothing is known."""
     season, most = season_of(len(peaks), day), bound(peaks, day, headroom, horizon)
     headroom = headroom or headroom_of(len(peaks), day, horizon)
     recent = peaks[-SPAN_DAYS * day :]

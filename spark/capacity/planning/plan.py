@@ -110,6 +110,10 @@ def times(load: float, factor: float) -> float:
     return load * factor if load and factor else 0.0
 
 
+def _grown(load: float | None, factor: float) -> float | None:
+    return None if load is None else times(load, factor)
+
+
 @attrs.frozen
 class Options:
     """Parameters of a plan: the policy file, and the rest for what-if questions.
@@ -134,9 +138,10 @@ class Options:
         """Return the factor of the demand in an hour. A time without a zone is in UTC."""
         return self.growth * self.assumed.factor(service, hour)
 
-    def load(self, step: Row, of: str) -> float:
-        """Return a load of a step of the forecast, such as its ``p50``, times the factor of its hour."""
-        return times(step[of], self.factor(step["service"], step["h"]))
+    def load(self, step: Row, of: str) -> float | None:
+        """Return a load of a step of the forecast, such as its ``p50``, times the factor of its hour; None where it is
+        not known."""
+        return _grown(step[of], self.factor(step["service"], step["h"]))
 
     def policy(self, service: str) -> Policy:
         """Return the policy of a service."""
@@ -165,7 +170,7 @@ def plan(
         if steps.empty:
             return pd.DataFrame(columns=GOLD_PLAN.schema.names)
         at = pd.Timestamp(issued).tz_localize(None)
-        row = plan_service(_rows(steps), _rows(hours), at, options)
+        row = plan_service(known_rows(steps.sort_values("h")), known_rows(hours.sort_values("h")), at, options)
         row["shared_providers"] = shared.get(row["service"], 0)
         return pd.DataFrame([row], columns=GOLD_PLAN.schema.names).astype(object)
 
@@ -173,9 +178,9 @@ def plan(
     return grouped.applyInPandas(of_service, GOLD_PLAN.schema)
 
 
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    frame = frame.sort_values("h").astype(object)
-    rows: list[dict[str, Any]] = frame.where(frame.notna(), None).to_dict("records")
+def known_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame, in which None is unknown."""
+    rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
 
@@ -191,12 +196,11 @@ def plan_service(
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)
     providers = max(0, there - options.without.get(service, 0))
-    peak = last.get("demand_peak")
-    demand = None if peak is None else times(peak, options.grown)
+    demand = _grown(last.get("demand_peak"), options.grown)
     day = [row["demand_peak"] for row in hours if row["h"] >= issued - timedelta(days=1)]
     highest = max((times(peak, options.grown) for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
-    bound = times(first["peak_bound"], max(options.factor(service, row["h"]) for row in steps))
+    bound = _grown(first["peak_bound"], max(options.factor(service, row["h"]) for row in steps))
     erlangs = _erlangs(last)
     needs = service_needs(full_load, policy, erlangs, there, last.get("demand_mean"))
     usual = [row for row in hours if not options.assumed.excluded(service, row["h"])]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from spark.capacity.planning.forecast import bounds, full_hour, peaks_of
-from spark.capacity.planning.plan import WEEKS, Options, plan_service
+from spark.capacity.planning.plan import WEEKS, Options, known_rows, plan_service
 from spark.capacity.planning.policy import Assumptions, read_assumptions
 from spark.capacity.service.pools import planned_rows, pools_of
 from spark.capacity.tables.row_values import Row, RowsByService
@@ -109,7 +109,8 @@ def answer(tables: Tables, options: Options, again: bool = False) -> list[tuple[
     plans, told = (tables.rows_of(table, issued.date()) for table in (GOLD_PLAN, GOLD_FORECAST))
     steps, hours = RowsByService(told.filter(pc.equal(told["issued"], issued))), _hours(tables, issued)
     if again:
-        options.assumed.need_services(steps)
+        # Those that were withdrawn have hours and no forecast.
+        options.assumed.need_services({*steps, *hours})
     answers: list[tuple[Row, Row]] = []
     for row in plans.sort_by("service").to_pylist():
         mine, past = steps.get(row["service"], []), hours.get(row["service"], [])
@@ -126,7 +127,7 @@ def _bounded(steps: Sequence[Row], hours: Sequence[Row], options: Options) -> Se
     start = pd.Timestamp(steps[0]["issued"]).tz_localize(None)
     headroom = options.assumed.of(str(steps[0]["service"])).headroom
     peaks = peaks_of(pd.DataFrame(hours), start, options.assumed)
-    made = pd.DataFrame(bounds(peaks, len(steps), start, headroom), index=range(len(steps))).to_dict("records")
+    made = known_rows(pd.DataFrame(bounds(peaks, len(steps), start, headroom), index=range(len(steps))))
     return [{**row, **new} for row, new in zip(steps, made, strict=True)]
 
 

@@ -82,8 +82,8 @@ def _plan_facts(service: ServiceRows) -> dict[str, Any]:
         "saved": saved(plan, schedule(plan, service.forecast)),
         "origin": _origin(plan, service.told),
         # The providers that each rule of the policy wants, for the hour of the plan and for the horizon.
-        "now_by_rule": needs.wanted(number_of(next(iter(service.forecast), {}), "hour_bound") or 0.0),
-        "need_by_rule": needs.wanted(number_of(plan, "peak_bound") or 0.0),
+        "now_by_rule": needs.wanted(number_of(next(iter(service.forecast), {}), "hour_bound")),
+        "need_by_rule": needs.wanted(number_of(plan, "peak_bound")),
         "requests": _requests(service),
     }
 

@@ -149,7 +149,7 @@ COLUMNS: dict[str, Column] = {
     "model": ("string", "", "model of the forecast"),
     "p50": ("double", LOAD, "forecast of the hour's mean demand"),
     "hour_bound": ("double", LOAD, "bound of the peaks, of a minute or five, of that hour"),
-    "peak_bound": ("double", LOAD, "bound of the peaks, of a minute or five, of the horizon"),
+    "peak_bound": ("double", LOAD, "bound of the peaks, of a minute or five, of the horizon; null: unknown"),
     "factor": ("double", "", "factor of the demand in that hour, by growth and events of the policy file; null: 1"),
     "bound_trials": ("long", "", "past moments at which the bound was tried"),
     "bound_missed": ("long", "", "those of them at which the peak was above it"),

@@ -7,7 +7,7 @@ import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from spark.capacity.planning import models
-from spark.capacity.planning.forecast import forecast, full_hour
+from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
 from spark.capacity.planning.peak_bound import headroom_of
 from spark.capacity.planning.policy import Assumptions, Event, Exclusion
 from spark.capacity.tables.schema import GOLD_FORECAST
@@ -39,8 +39,11 @@ def told(spark):
         *(row("incident", i, demand(i) if i not in (hours - 12, hours - 11) else 900.0) for i in range(hours)),
         *(row("gone", i, 5.0) for i in range(hours - 50)),
         *(row("holes", i, demand(i) if i % 10 else None) for i in range(hours) if i % 7),
-        row("o'; <b>", hours - 2, 0.0),
-        row("nothing", hours - 2, None),
+        row("o'; <b>", hours - 2, 0.0, providers_mean=1.0),
+        row("nothing", hours - 2, None, providers_mean=1.0),
+        row("unseen", hours - HORIZON - 1, 5.0, providers_mean=1.0),
+        row("unseen", hours - 2, None, providers_mean=0.0),
+        row("idle", hours - HORIZON, None, providers_mean=1.0),
         row("ancient", -24 * models.HISTORY_DAYS, 5.0),
         *(row("long", i, demand(i)) for i in range(-12 * 24, hours)),
     ]
@@ -50,7 +53,7 @@ def told(spark):
 
 
 def test_each_service_has_a_row_for_each_hour_to_come(told):
-    assert set(told.index) == {"steady", "young", "incident", "gone", "holes", "o'; <b>", "nothing", "long"}
+    assert set(told.index) == {"steady", "young", "incident", "gone", "holes", "o'; <b>", "nothing", "idle", "long"}
     start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)
     for _, rows in told.groupby(level=0):
         assert list(rows["h"]) == list(pd.date_range(start, periods=48, freq="h"))
@@ -114,7 +117,16 @@ def test_hours_that_are_missing_or_unknown_are_no_zeros(told):
 
 
 def test_a_service_of_which_no_demand_is_known_is_flagged(told):
-    assert models.FLAG_EMPTY in told.loc["nothing", "flag"].iloc[0]
+    nothing = told.loc["nothing"]
+    assert models.FLAG_EMPTY in nothing["flag"].iloc[0]
+    assert nothing[["p50", "hour_bound", "peak_bound", "highest", "highest_at"]].isna().all(axis=None)
+
+
+def test_a_service_is_withdrawn_that_was_not_there_for_the_horizon_or_a_week(spark):
+    hours = table(spark, [row("s", -HORIZON - 1, 5.0)])
+    assert [forecast(hours, hour(0), horizon, ASSUMED).count() for horizon in (24, HORIZON, HORIZON + 1)] == [
+        0, 0, HORIZON + 1,
+    ]  # fmt: skip
 
 
 def test_an_incident_that_is_excluded_is_in_no_forecast_or_bound(told):

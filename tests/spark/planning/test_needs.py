@@ -109,11 +109,19 @@ def test_nothing_is_known_without_a_full_load_and_requests():
     assert (nothing.of(10.0), nothing.carried(10), nothing.exceed(1e9, 1)) == (None, None, False)
 
 
+def test_without_a_bound_nothing_is_claimed_about_the_horizon():
+    row = planned([None, None], 3)
+    unknown = ("peak_bound", "need_now", "need_horizon", "add", "spare", "exhaust_bound", "exhaust_p50")
+    assert {row[name] for name in unknown} == {None}
+    assert (row["state"], row["rule"], row["free"]) == ("too little history", "none", 0)
+
+
 def planned(bounds, providers, options=PLAIN, **members):
     known = dict.fromkeys(GOLD_FORECAST.schema.names) | {"service": "s", "flag": "", "headroom": 1.3}
-    known |= {"peak_bound": max(bounds)}
+    known |= {"peak_bound": max((bound for bound in bounds if bound is not None), default=None)}
     steps = [
-        {**known, "h": hour(NOW + number), "p50": bound / 2, "hour_bound": bound} for number, bound in enumerate(bounds)
+        {**known, "h": hour(NOW + number), "p50": None if bound is None else bound / 2, "hour_bound": bound}
+        for number, bound in enumerate(bounds)
     ]
     last = {"h": hour(NOW - 1), "full_load": 50.0, "demand_mean": 80.0, "demand_peak": 100.0, **members}
     return plan_service(steps, [{**last, "providers_mean": providers}], hour(NOW), options)

@@ -26,6 +26,10 @@ NEEDS = Needs(100.0)
         # The only one: its failure is an overload.
         (1, 1.0, 1.0, 1.0, FEWEST, State.NO_SPARE),
         (0, None, None, 10.0, FEWEST, State.BELOW),
+        # Without a bound only what was measured counts.
+        (4, 401.0, 401.0, None, FEWEST, State.OVERLOADED),
+        (4, 100.0, 301.0, None, FEWEST, State.NO_SPARE),
+        (4, 100.0, 300.0, None, FEWEST, State.TOO_LITTLE),
         (14, 804.0, 804.0, 1_045.0, FEWEST, State.ENOUGH),
     ],
 )

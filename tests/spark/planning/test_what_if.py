@@ -132,6 +132,10 @@ def test_another_policy_file_makes_the_bounds_again(tables, tmp_path, capsys):
     path.write_text(f"[[exclude]]\n{hours}")
     [(_, kept)] = what_if.answer(tables, Options(read_assumptions(path)), again=True)
     assert (kept["peak_bound"], kept["highest"]) == (180.0, 100.0)
+    path.write_text(f"[[exclude]]\nfrom = {hour(0)}\nto = {hour(NOW)}\n")
+    [(_, nothing)] = what_if.answer(tables, Options(read_assumptions(path)), again=True)
+    assert [nothing[name] for name in ("peak_bound", "highest", "highest_at", "need_horizon")] == [None] * 4
+    assert nothing["state"] == "too little history"
     path.write_text("[[policy]]\nservices = 'nobody'\n")
     assert main(question) == 1
     assert (

@@ -52,7 +52,13 @@ def test_the_services_stand_with_the_shortest_first_and_times_in_utc():
 
 def test_every_document_is_what_its_schema_permits_and_the_broker_reads():
     schema = Draft202012Validator(SCHEMA)
-    for told in (made(), made(cost=2.5), plan_json.document([plan("=a")], steps("=a", [1.0]), {})):
+    unbound = plan("u", peak_bound=None, need_now=None, need_horizon=None, add=None, exhaust_bound=None)
+    for told in (
+        made(),
+        made(cost=2.5),
+        plan_json.document([plan("=a")], steps("=a", [1.0]), {}),
+        plan_json.document([unbound], steps("u", [None]), {}),
+    ):
         schema.validate(told)
         assert set(told) == set(schema.schema["required"])
         service = schema.schema["$defs"]["service"]
