@@ -170,11 +170,19 @@ def check_name(what: str, name: str) -> None:
 def check_service_name(what: str, name: str) -> None:
     """Raise `Refusal` PARAMETER for a name of a service, or of its protocol, that some wire or view could not show.
 
-    In MTL, names are printable, and views in lines show no other ones as they are.
+    In MTL, names are printable, and views in lines show no other ones as they are; in HTTP, they are parts of a path.
     """
     check_name(what, name)
     if not name.isprintable():
         raise Refusal(Reason.PARAMETER, f"the name of a {what} is not printable: {name!a}")
+    check_segment(what, name)
+
+
+def check_segment(what: str, name: str) -> None:
+    """Raise `Refusal` PARAMETER for a name that clients of HTTP do not send as a segment of a path: they resolve ``.``
+    and ``..``, browsers also where these are percent-encoded."""
+    if name in (".", ".."):
+        raise Refusal(Reason.PARAMETER, f"the name of a {what} is a step in a path of HTTP: {name!a}")
 
 
 @attrs.frozen

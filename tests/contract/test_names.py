@@ -16,7 +16,10 @@ from tests.wires.recording import ElkoFarm, desc
 UNFIT = ["a\nb", "a\0", "\x1b[2Jbank", "a\x7f", "a\x85b", "a\u2028b", "a\u202eb", "\ud800"]
 """Names with characters that end a line, steer a terminal, or cannot be encoded."""
 
-FIT = ["bank", "context-user", "Banking Service 2", "größe", "a/b", "{x}", "銀行", "n" * MAX_NAME]
+STEPS = [".", ".."]
+"""Names that HTTP clients resolve in a path."""
+
+FIT = ["bank", "context-user", "Banking Service 2", "größe", "a/b", "...", ".a", "{x}", "銀行", "n" * MAX_NAME]
 """Names as peers have them: those of Elko with hyphens, those of DBP and Consul also with spaces and umlauts."""
 
 
@@ -25,7 +28,7 @@ def test_a_printable_name_is_fit(name: str) -> None:
     check_service_name("service", name)
 
 
-@pytest.mark.parametrize("name", ["", "n" * (MAX_NAME + 1), *UNFIT], ids=ascii)
+@pytest.mark.parametrize("name", ["", "n" * (MAX_NAME + 1), *UNFIT, *STEPS], ids=ascii)
 def test_any_other_name_is_refused(name: str) -> None:
     with pytest.raises(Refusal, match="the name of a service ") as refused:
         check_service_name("service", name)
@@ -63,6 +66,24 @@ def test_no_wire_registers_a_name_that_cannot_be_shown(wire: str, name: str) -> 
     farm = ElkoFarm()
     said = REFUSALS[wire](farm, name)
     assert "not printable" in str(said)
+    assert list(farm.registry.names()) == []
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("wire", REFUSALS)
+def test_no_wire_registers_a_name_that_no_path_can_hold(wire: str, name: str) -> None:
+    farm = ElkoFarm()
+    said = REFUSALS[wire](farm, name)
+    assert "a step in a path of HTTP" in str(said)
+    assert list(farm.registry.names()) == []
+
+
+@pytest.mark.parametrize("instance", STEPS)
+def test_http_registers_no_instance_whose_name_no_path_can_hold(instance: str) -> None:
+    farm = ElkoFarm()
+    answered = HttpFarm(farm).put("bank", instance, "h:1")
+    assert (answered.status, answered.json["code"]) == (400, "parameter")
+    assert "a step in a path of HTTP" in answered.json["detail"]
     assert list(farm.registry.names()) == []
 
 

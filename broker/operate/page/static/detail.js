@@ -13,8 +13,6 @@ import { ago, count, format, plural, shown, time, when } from "./text.js";
 
 /** Instances that the panel shows of one service. */
 const INSTANCES = 50;
-/** Rows of the largest page of a list. */
-const MOST = 1_000;
 /** Events that it shows. */
 const EVENTS = 12;
 /** Characters of a name or text in the panel. */
@@ -131,13 +129,14 @@ export class Detail {
   }
 
   async #service(name) {
-    const [entries, plan] = await Promise.all([
-      entriesOf(name),
+    const [why, plan] = await Promise.all([
+      get(`/v1/why/${segment(name)}`).catch(gone),
       // Without an answer about the plan, the instances are shown all the same.
       this.app.has("broker plan")
         ? get(path("/v1/plan", { where: `name=${name}`, limit: 1 })).catch((error) => ({ failed: error.message }))
         : null,
     ]);
+    const entries = why?.entries ?? [];
     const ids = [...new Set(entries.map((entry) => entry.provider).filter((id) => id))].slice(0, INSTANCES);
     const loads = ids.length > 0 ? await histories(ids) : new Map();
     const planned = plan?.rows?.find((row) => row.name === name);
@@ -289,15 +288,6 @@ function fact(name, value, help) {
 /** Return the time of an answer: ages and ends of leases are those of then, and no event announces a sign of life. */
 function asOf() {
   return `as of ${time(new Date())}`;
-}
-
-/**
- * Return the entries of a service with the reasons why each is here. The names . and .. are steps in a path of a
- * browser: of these the rows of the list are shown.
- */
-async function entriesOf(name) {
-  if (name === "." || name === "..") return (await get(path("/v1/services", { where: `service=${name}`, limit: MOST }))).rows;
-  return (await get(`/v1/why/${segment(name)}`).catch(gone))?.entries ?? [];
 }
 
 function gone(error) {

@@ -36,7 +36,18 @@ from broker.access.identity import owner_of
 from broker.access.principal import Access, Principal
 from broker.core.errors import Elsewhere, Reason, Refusal, at_limit
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
+from broker.core.model import (
+    MAX_NAME,
+    Change,
+    Kind,
+    LoadDetails,
+    Owner,
+    Provider,
+    Rights,
+    Service,
+    check_segment,
+    checked_load,
+)
 from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
 from broker.wires.http.http_settings import Http
 
@@ -170,6 +181,7 @@ class Instances:
         """Register an instance, or renew and replace it. Returns it, and True if it is new. Raises `Refusal`."""
         if len(instance) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"an instance has a name of at most {MAX_NAME} characters")
+        check_segment("service instance", instance)
         claim = _claim(name, instance, principal, token)
         known = self._known(name, instance)
         if known is None:
