@@ -74,6 +74,10 @@ class Options(usage.Options):
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]
 
+    def opt_help(self) -> None:
+        """Display this help and exit."""
+        raise SystemExit(show(PROGRAM, str(self)))
+
     def opt_version(self) -> None:
         """Display the version of the broker, and those of its libraries, and exit."""
         raise SystemExit(show(PROGRAM, version()))

@@ -156,7 +156,7 @@ def test_a_check_without_certificates_imports_no_cryptography() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("option", ["--example", "--check", "--version"])
+@pytest.mark.parametrize("option", ["--example", "--check", "--help", "--version"])
 def test_on_a_full_disk_the_output_is_a_failure_in_a_sentence(option: str) -> None:
     command = [twistd(), "elkobroker", option]
     with open("/dev/full", "w") as full:
