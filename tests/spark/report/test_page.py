@@ -455,11 +455,20 @@ def test_a_running_hour_is_measured_to_the_last_record():
 
 
 @pytest.mark.parametrize(
-    ("names", "said"), [("a", "1 service has no forecast: a."), ("ab", "2 services have no forecast: a, b.")]
+    ("names", "said"), [("a", "1 service has no forecast, since"), ("ab", "2 services have no forecast, since")]
 )
 def test_one_service_has_and_several_have(names, said):
     rows = [row for name in names for row in hours(name, 2)]
-    assert said in text(section(parsed(render({"gold_service_1h": rows})), "Limits of the report"))
+    limits = text(section(parsed(render({"gold_service_1h": rows})), "Limits of the report"))
+    assert f"{said} a service without providers and demand is withdrawn: {', '.join(names)}." in limits
+
+
+def test_a_bound_that_is_not_known_is_a_dash():
+    unknown = dict.fromkeys(("peak_bound", "need_now", "need_horizon", "add", "highest", "highest_at"))
+    tables = {"gold_plan": [plan("a", state="too little history", **unknown)], "gold_forecast": forecast("a")}
+    said = text(section(parsed(render(tables)), "Service a"))
+    assert "Peak bound of the horizon\N{EN DASH} (load)" in said
+    assert "Needed in the horizon\N{EN DASH}" in said
 
 
 def test_each_number_of_a_plan_opens_to_its_inputs():
