@@ -41,6 +41,16 @@ def test_what_is_withdrawn_is_not(pair: tuple[Offering, Seeking]) -> None:
     assert seeker.find("post") == ["h:2"]
 
 
+def test_what_an_operator_withdrew_is_offered_again(pair: tuple[Offering, Seeking], farm: ElkoFarm) -> None:
+    provider, seeker = pair
+    provider.offer("bank", "h:1")
+    [service] = farm.registry.find("bank", "tcp")
+    farm.registry.withdraw(service.provider, ["bank"])
+    assert seeker.find("bank") == []
+    provider.offer_again("bank", "h:1")
+    assert seeker.find("bank") == ["h:1"]
+
+
 def test_a_provider_that_dies_takes_its_services_along(pair: tuple[Offering, Seeking]) -> None:
     provider, seeker = pair
     provider.offer("bank", "h:1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.model import Service
+from broker.core.model import Kind, Service
 from broker.operate.broker_tables import registry_views
 from broker.operate.catalog import catalog_view
 from broker.wires.mtl.codec.field_table import encode
@@ -38,6 +38,19 @@ def test_a_service_without_labels_has_none(wire_name: str) -> None:
     WIRES[wire_name](farm).provider("provider").offer("bank", "192.0.2.1:80")
     [service] = farm.registry.find("bank", "tcp")
     assert set(service.descriptions) <= {"label"}
+
+
+@pytest.mark.parametrize("wire_name", OFFERING)
+def test_labels_of_a_service_change_while_it_stays(wire_name: str) -> None:
+    farm = ElkoFarm()
+    provider = WIRES[wire_name](farm).provider("provider")
+    provider.offer("bank", "192.0.2.1:80")
+    changes: list[Kind] = []
+    farm.registry.watch(lambda change: changes.append(change.kind), (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
+    provider.relabel("bank", "192.0.2.1:80", **LABELS)
+    assert changes == [Kind.AMENDED]
+    [service] = farm.registry.find("bank", "tcp")
+    assert service.descriptions == {**LABELS, "tags": ("v2", "blue")}
 
 
 FILTERS = {

@@ -36,6 +36,12 @@ class Offering(Protocol):
     def offer(self, name: str, hostport: str, **labels: object) -> None:
         """Offer a service, with a zone, tags and meta."""
 
+    def offer_again(self, name: str, hostport: str) -> None:
+        """Offer a service once more, after an operator has withdrawn it."""
+
+    def relabel(self, name: str, hostport: str, **labels: object) -> None:
+        """Change zone, tags and meta of a service that is offered there."""
+
     def withdraw(self, name: str) -> None: ...
     def load(self, load: float, **details: object) -> None:
         """Report a load, with members of `broker.core.model.LoadDetails`."""
@@ -101,6 +107,12 @@ class _ElkoOffering:
 
     def offer(self, name: str, hostport: str, **labels: object) -> None:
         self._client.offer(desc(name, hostport, **labels))
+
+    def offer_again(self, name: str, hostport: str) -> None:
+        self.offer(name, hostport)
+
+    def relabel(self, name: str, hostport: str, **labels: object) -> NoReturn:
+        lacking("in Elko a further offer of a name is a further service")
 
     def withdraw(self, name: str) -> None:
         self._client.say("client", "wontserve", services=[name])
@@ -231,6 +243,15 @@ class _DbpOffering:
         host, _, port = hostport.rpartition(":")
         self._offered[name] = self._farm.dealer().registered(name, ip=host, port=int(port), heartbeat=1, **labels)
 
+    def offer_again(self, name: str, hostport: str) -> None:
+        """A service that was withdrawn is sent a DISCONNECT, and registers over a new connection."""
+        [[command, *_]] = self._offered.pop(name).take()
+        assert command == b"</3"
+        self.offer(name, hostport)
+
+    def relabel(self, name: str, hostport: str, **labels: object) -> None:
+        self._offered[name].send("UoU", T, {"name": name, **labels})
+
     def withdraw(self, name: str) -> None:
         self._offered.pop(name).send("</3", T)
 
@@ -323,6 +344,13 @@ class _MtlOffering:
         peer = self._flow() if self._first in taken else self._first
         self._offered.append((name, peer))
         self._put(peer, f"service/{name}", desc(name, hostport, **labels), type="offer")
+
+    def offer_again(self, name: str, hostport: str) -> None:
+        self.relabel(name, hostport)
+
+    def relabel(self, name: str, hostport: str, **labels: object) -> None:
+        [flow] = [peer for offered, peer in self._offered if offered == name]
+        self._put(flow, f"service/{name}", desc(name, hostport, **labels), type="offer")
 
     def withdraw(self, name: str) -> None:
         for offered, peer in self._offered:
@@ -462,6 +490,14 @@ class _HttpOffering:
         instance = str(len(self._offered))
         assert self._farm.put(name, instance, hostport, "192.0.2.7", "", ttl=1, **labels).status == 201
         self._offered.append((name, instance))
+
+    def offer_again(self, name: str, hostport: str) -> None:
+        [instance] = [instance for each, instance in self._offered if each == name]
+        assert self._farm.put(name, instance, hostport, "192.0.2.7", "", ttl=1).status == 201
+
+    def relabel(self, name: str, hostport: str, **labels: object) -> None:
+        [instance] = [instance for each, instance in self._offered if each == name]
+        assert self._farm.put(name, instance, hostport, "192.0.2.7", "", ttl=1, **labels).status == 200
 
     def withdraw(self, name: str) -> None:
         for each, instance in self._offered:

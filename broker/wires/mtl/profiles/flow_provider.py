@@ -2,8 +2,8 @@
 
 Rules:
 - An offer is a descriptor with a hostport, whose name is that of the resource.
-- A flow offers each name once: a further offer replaces the former one; an equal one changes nothing. A refused offer
-  leaves the former one in place.
+- A flow offers each name once: a further offer replaces the former one, and amends it if it differs as
+  `IRegistry.amend` permits; an equal one changes nothing. A refused offer leaves the former one in place.
 - A descriptor must not have a password: the registry would have to hide it from readers of MTL, but not from peers that
   ask by Elko.
 """
@@ -18,7 +18,7 @@ import msgspec
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.core.model import LoadDetails, Rights, Service, checked_load, load_details
+from broker.core.model import LoadDetails, Rights, Service, checked_load, is_amended, load_details
 from broker.net.peer_interfaces import Part
 from broker.wires.common.descriptors import offered, read_offer
 from broker.wires.mtl.sessions.profile_interface import ProfileReader, ProfileWriter, payer_of
@@ -55,26 +55,24 @@ class FlowProvider:
         self._registry = registry
         self._rights = rights
         self._flow = flow
-        self._services: dict[str, Service] = {}
-        """By name."""
         self.id: int | None = None
 
     def offer(self, service: Service) -> None:
         """Offer a service in place of the one of the same name. Raises `Refusal`; nothing has changed then."""
         # Before the former service is withdrawn.
-        own = attrs.evolve(service, provider=self.id or 0)
-        self._registry.check(own, self._rights, self.id if service.name in self._services else None)
+        self._registry.check(attrs.evolve(service, provider=self.id or 0), self._rights, self.id)
         service = attrs.evolve(service, provider=self._joined(service.label))
-        # An equal offer is no change: watchers must not be sent a withdrawal with an offer.
-        if self._services.get(service.name) == service:
+        # As the registry has it: an operator may have withdrawn it.
+        present = self._registry.services_of(service.provider)
+        if any(each.name == service.name and is_amended(each, service) for each in present):
+            self._registry.amend(service)
             return
         self.withdraw(service.name)
         self._registry.offer([service], self._rights)
-        self._services[service.name] = service
 
     def withdraw(self, name: str) -> None:
         """Withdraw the service of that name. No-op if there is none."""
-        if self.id is not None and self._services.pop(name, None) is not None:
+        if self.id is not None:
             self._registry.withdraw(self.id, (name,))
 
     def load(self, load: float, details: LoadDetails | None = None) -> None:
