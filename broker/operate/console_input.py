@@ -2,7 +2,7 @@
 
 States of the login, and the meaning of a line in each:
 - ``USER``: ``login NAME``, or ``token TOKEN``.
-- ``SECRET``: the password of that user; an empty line returns to ``USER``.
+- ``SECRET``: the password of that user, with the blanks at its ends.
 - ``CHECKING``: none; lines wait for the check of the password.
 - ``ENTERED``: none here; all lines are commands.
 
@@ -84,7 +84,7 @@ class ConsoleLogin:
         """Take a line before the login is complete."""
         if self.state is LoginState.CHECKING:
             if len(self._held) < MAX_HELD:
-                self._held.append(line)
+                self._held.append(line.strip())
             else:
                 self._refuse(Refusal(Reason.LIMIT, f"more than {MAX_HELD} lines before the answer to a password"))
             return
@@ -122,10 +122,6 @@ class ConsoleLogin:
             raise Refusal(Reason.SYNTAX, "type login NAME, or token TOKEN")
 
     def _check(self, password: str) -> None:
-        if not password:
-            self.state = LoginState.USER
-            self._say("login NAME, or token TOKEN:")
-            return
         self.state = LoginState.CHECKING
         self._checking = checking = self._access.by_password(self._user, password, self._peer.address)
 
@@ -309,7 +305,8 @@ class ConsoleReader:
     can make a browser on the operator's machine send such bytes, with commands among them. Nothing is yielded before
     the first line is complete and no HTTP request, and nothing of a read that contains control characters.
 
-    ``secret`` returns True while lines may be credentials.
+    Lines of blanks are left out, and blanks at the ends of others. ``secret`` returns True while lines may be
+    credentials, of which all blanks count.
     """
 
     def __init__(self, secret: Callable[[], bool] = lambda: False) -> None:
@@ -350,10 +347,11 @@ class ConsoleReader:
                 yield self._end(Reason.TOO_LARGE, f"a line has more than {MAX_LINE} bytes")
                 return
             if line.endswith((b"\n", b"\r")):
-                text = self._line.decode("utf-8", "replace").strip("\r\n \t")
+                text = self._line.decode("utf-8", "replace").strip("\r\n")
                 self._line.clear()
-                if text:
-                    yield Line(text, self._secret())
+                if bare := text.strip(" \t"):
+                    secret = self._secret()
+                    yield Line(text if secret else bare, secret)
 
     @property
     def pending(self) -> int:

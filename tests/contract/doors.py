@@ -39,6 +39,9 @@ TOKEN = users_document.new_token()
 CODE = "figleaf"
 """A token that a person chose: the code of a server."""
 
+SPACED = "  zwei Wörter "
+"""A password with blanks at both ends, which are a part of it."""
+
 USERS = f"""\
 [[users]]
 name = "ann"
@@ -53,12 +56,15 @@ hash = "{users_document.token_hash(TOKEN)}"
 name = "cyd"
 passwords = ["{of("eraser", MIN_ITERATIONS).text()}"]
 [[users]]
+name = "dan"
+passwords = ["{of(SPACED, MIN_ITERATIONS).text()}"]
+[[users]]
 name = "server"
 [[users.tokens]]
 label = "code"
 hash = "{users_document.token_hash(CODE)}"
 [[rights]]
-users = ["ann", "bob", "cyd"]
+users = ["ann", "bob", "cyd", "dan"]
 operations = ["*"]
 [[rights]]
 users = ["anonymous", "server"]

@@ -15,7 +15,20 @@ import pytest
 from broker.access.logins import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
 from broker.brokerctl.answers import Exit
 from tests.brokerctl.server import ctl
-from tests.contract.doors import CODE, DOORS, IN, KEYED, NAMED, TOKEN, TOKENS, Door, House, open_house, open_keyed_house
+from tests.contract.doors import (
+    CODE,
+    DOORS,
+    IN,
+    KEYED,
+    NAMED,
+    SPACED,
+    TOKEN,
+    TOKENS,
+    Door,
+    House,
+    open_house,
+    open_keyed_house,
+)
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.daemon import Peer
 from tests.integration.http_api import ask
@@ -66,6 +79,12 @@ def test_the_right_password_is_let_in_and_a_wrong_one_is_not(house: House, door:
     assert door(house, "ann", "pencil", source) == IN
     assert "wrong" in door(house, "ann", "guess", source)
     assert door(house, "ann", "pencil", source) == IN
+
+
+def test_blanks_at_the_ends_of_a_password_count(house: House, named: Door) -> None:
+    source = house.source()
+    assert named(house, "dan", SPACED, source) == IN
+    assert "wrong" in named(house, "dan", SPACED.strip(), source)
 
 
 def test_while_guesses_are_refused_a_right_password_is_answered_as_a_wrong_one(house: House, door: Door) -> None:
