@@ -3,11 +3,12 @@ filters of services apply to them at each door."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from broker.core.model import Kind, Service
+from broker.core.model import MAX_TEXT, Kind, Service
 from broker.operate.broker_tables import registry_views
 from broker.operate.catalog import catalog_view
 from broker.wires.mtl.codec.field_table import encode
@@ -51,6 +52,18 @@ def test_labels_of_a_service_change_while_it_stays(wire_name: str) -> None:
     assert changes == [Kind.AMENDED]
     [service] = farm.registry.find("bank", "tcp")
     assert service.descriptions == {**LABELS, "tags": ("v2", "blue")}
+
+
+@pytest.mark.parametrize("wire_name", OFFERING)
+def test_a_zone_has_one_limit_on_each_wire(wire_name: str) -> None:
+    farm = ElkoFarm()
+    provider = WIRES[wire_name](farm).provider("provider")
+    provider.offer("bank", "192.0.2.1:80", zone="z" * MAX_TEXT)
+    [service] = farm.registry.find("bank", "tcp")
+    assert service.zone == "z" * MAX_TEXT
+    with suppress(AssertionError):  # of the role: the offer is refused
+        provider.offer("post", "192.0.2.1:80", zone="z" * (MAX_TEXT + 1))
+    assert farm.registry.find("post", "tcp") == ()
 
 
 FILTERS = {

@@ -34,8 +34,9 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -95,24 +96,22 @@ def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
     return name, _object(members, hermes), hermes
 
 
-class _Labels(msgspec.Struct):
-    zone: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] | None = None
-    tags: tuple[str, ...] | None = None
-    meta: dict[str, str] | None = None
-
-
-_LABELS = msgspec.json.Decoder(_Labels)
+_LABELS: Mapping[str, msgspec.json.Decoder[Any]] = {
+    "zone": _TEXT,
+    "tags": msgspec.json.Decoder(tuple[str, ...]),
+    "meta": msgspec.json.Decoder(dict[str, str]),
+}
 
 
 def labels(info: bytes) -> Mapping[str, Any]:
-    """Return zone, tags and meta in an info, None for none. An info is free: those of other types are left alone."""
+    """Return zone, tags and meta in an info. An info is free: a member of another type counts as missing."""
     if b'"tags"' not in info and b'"meta"' not in info and b'"zone"' not in info:
         return {}
-    try:
-        found = _LABELS.decode(info)
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return {"zone": found.zone, "tags": tuple(dict.fromkeys(found.tags or ())) or None, "meta": found.meta or None}
+    members, found = _detail_object(info), {}
+    for name in _LABELS.keys() & members.keys():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found[name] = _LABELS[name].decode(members[name])
+    return found
 
 
 def merge_infos(info: bytes, changes: bytes) -> bytes:

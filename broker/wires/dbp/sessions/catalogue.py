@@ -42,6 +42,7 @@ from broker.core.model import (
     Provider,
     Rights,
     Service,
+    description,
     load_details,
 )
 from broker.core.silent_peers import Silence
@@ -564,7 +565,7 @@ class Catalogue:
             info=entry.info.decode(),
             lasting=not entry.contract,
             interval=entry.interval if entry.contract else None,
-            **labels(entry.info),
+            **{name: description(name, value) for name, value in labels(entry.info).items()},
         )
 
     def _move(self, entry: ServiceEntry, source: Source | None) -> None:
