@@ -296,6 +296,12 @@ class IContextServer(Interface):
     def exited(context: str, user: str) -> None:
         """Report that a user has left a context."""
 
+    def restrict(may: Callable[[str], bool]) -> None:
+        """Withdraw the families and contexts that this link has reported and whose names ``may`` does not permit.
+
+        Large contexts close over several turns of the reactor. No-op after `leave`.
+        """
+
     def relabel(label: str) -> None:
         """Change the link's label. The label of a server is that of its newest link."""
 

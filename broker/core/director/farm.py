@@ -58,7 +58,11 @@ class Farm:
     def leave(self, server: Server, report: LinkReport) -> None:
         """Remove a link that has ended, and schedule the cleanup of its reports."""
         self.links -= 1
-        self._cleanup.add(self._withdraw(server, report))
+        self.clean_up(self._withdraw(server, report))
+
+    def clean_up(self, work: Iterator[None]) -> None:
+        """Withdraw users and contexts, one in each step, over as many turns of the reactor as that takes."""
+        self._cleanup.add(work)
 
     def settle(self, server: Server, report: LinkReport) -> Server:
         """Assign a link that has reported an address. Returns the server that it belongs to.

@@ -5,7 +5,8 @@ The links of one server share its `farm_state.Server`; `farm` decides which serv
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from math import isfinite
 from sys import getsizeof
 
@@ -185,6 +186,20 @@ class ServerLink:
         self._farm.exited(found, user, bit)
         self._farm.notifier.deliver()
 
+    def restrict(self, may: Callable[[str], bool]) -> None:
+        if self._gone:
+            return
+        report = self._report
+        families = {family: restricted for family, restricted in report.families.items() if may(family)}
+        if len(families) < len(report.families):
+            report.families = families
+            self._farm.serves(self.server, report.capacity)
+        own = [each.name for each in self.server.contexts.values() if each.reporters & report.bit]
+        forbidden = [name for name in own if not may(name)]
+        if forbidden:
+            self._farm.clean_up(self._close(forbidden))
+        self._farm.notifier.deliver()
+
     def leave(self) -> None:
         if not self._gone:
             self._gone = True
@@ -199,6 +214,18 @@ class ServerLink:
             text = "the contexts and users of the servers at this address take too much memory"
             raise at_limit(text, PER_ADDRESS)
         self._bytes += size
+
+    def _close(self, contexts: Iterable[str]) -> Iterator[None]:
+        """Take the reports about contexts back, one user or context in each step."""
+        for name in contexts:
+            # It, or the link, may have ended between two steps; a user may have left, or be another link's.
+            with suppress(Refusal):
+                for user in tuple(self._own(name).users):
+                    with suppress(Refusal):
+                        self.exited(name, user)
+                    yield
+                self.closed(name)
+                yield
 
     def _check_here(self) -> None:
         if self._gone:

@@ -225,9 +225,12 @@ class DirectorSession(ElkoSession):
     def review(self) -> bool:
         """Check the user and the rights again, and end activities that are no longer permitted.
 
-        Denies reservations that wait, and ends the watches of an administrator.
+        Denies reservations that wait, withdraws families and contexts of a server, and ends the watches of an
+        administrator.
         """
         stays = super().review()
+        if stays and self._server is not None and self._grants is not None:
+            self._server.restrict(partial(self._grants.may, "offer"))
         if stays and self._grants is not None:
             for granted, message in tuple(self._asked.items()):
                 if not self._grants.may("find", message.context):

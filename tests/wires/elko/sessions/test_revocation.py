@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.defer import maybeDeferred
 
 from broker.core.director.farm_record import RecordedServer, encode
+from broker.core.director.farm_tables import STEPS_PER_TURN
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR
@@ -18,7 +19,7 @@ from broker.wires.elko.sessions.broker_session import BrokerSession
 from broker.wires.elko.sessions.director_session import DirectorSession
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE
-from tests.wires.elko.director_recording import DirectorFarm, opens, policy
+from tests.wires.elko.director_recording import DirectorFarm, opens, policy, reserve
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, told
 
 BOB = {"mode": "password", "id": "bob", "code": "crayon"}
@@ -170,3 +171,46 @@ def test_a_reservation_that_waits_is_denied_with_the_right_to_the_context(tmp_pa
     assert (granted["context"], granted["hostport"]) == ("shared", "one:9000")
     assert [message["context"] for message in one.take()] == ["shared"]
     assert not bob.closed
+
+
+def test_a_context_server_loses_the_families_and_contexts_that_its_user_may_not_offer(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    rig.change(FILE.replace('"{user}-*"', '"room*"'))
+    farm = DirectorFarm()
+    control = access(rig, policy())
+    bob = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
+    bob.say("provider", "auth", auth=BOB)
+    bob.say("provider", "address", protocol="tcp", hostport="bob:9000")
+    for family in ("room", "shared"):
+        bob.say("provider", "willserve", context=family)
+    opens(bob, "room-1", "user-joe")
+    opens(bob, "shared", "user-joe")
+    admin = farm.admin()
+    admin.ask("admin", "watch", context="room-1")
+    rig.change(NO_NAMES)
+    assert [(notice["context"], notice["open"]) for notice in admin.take()] == [("room-1", False)]
+    assert (farm.director.contexts(), farm.director.find_user("user-joe").contexts) == (["shared"], ("shared",))
+    gatekeeper = farm.user()
+    assert "deny" in reserve(gatekeeper, "room-1")
+    assert "deny" in reserve(gatekeeper, "room-2")
+    assert reserve(gatekeeper, "shared")["hostport"] == "bob:9000"
+    assert not bob.closed
+
+
+def test_large_contexts_that_a_server_may_not_offer_close_over_several_turns(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    farm = DirectorFarm()
+    control = access(rig, policy())
+    bob = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
+    bob.say("provider", "auth", auth=BOB)
+    users = [f"user-{number}" for number in range(STEPS_PER_TURN)]
+    for context in ("bob-1", "bob-2", "bob-3"):
+        opens(bob, context, *users)
+    rig.change(NO_NAMES)
+    assert farm.director.contexts() == ["bob-1", "bob-2", "bob-3"]
+    bob.say("provider", "user", context="bob-2", user=users[0], on=False)
+    farm.settle()
+    assert (farm.director.contexts(), farm.director.users()) == ([], [])
+    bob.drop()
+    farm.settle()
+    assert not farm.director.counts()["providers"]
