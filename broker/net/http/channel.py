@@ -6,8 +6,8 @@ Rules:
 - Backpressure: a connection that does not read its answers is not served, and is aborted if it reads nothing for
   ``stalled_after``. While a request is unanswered, at most two reads of further input are held; reads go on until then,
   so that the loss of the peer is noticed.
-- A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
-  unfinished input.
+- A request must be complete ``within`` its time, or is answered by 408; its body has a maximum, and all incomplete
+  bodies together count as unfinished input.
 - A peer that pipelines, or sends a request in many small pieces or a long body, is not ordinary: its input waits for
   the rounds, behind that of others.
 - The close after a refusal lingers, within `LINGER_BYTES` and `LINGER_WITHIN`: the output ends, and input is discarded
@@ -154,16 +154,15 @@ class HttpChannel(Scheduled, TwistedProtocol):
         self.factory.deadlines.idle.add(self, self.bounds.kept_open)
         self.factory.connected(self)
         if self.turned_away is not None:
-            self.refused(self.turned_away)
-            self.last_words(503, "Service Unavailable", self.turned_away.text)
+            self.last_words(503, "Service Unavailable", self.turned_away)
 
     def dataReceived(self, data: bytes) -> None:
         if self.hanging_up:
             self._discard(len(data))
             return
         if self.request is None and not self._arriving and data.startswith(TLS):
-            self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: a handshake of TLS"))
-            self.last_words(400, "Bad Request", "this port speaks HTTP without TLS: use http://")
+            refusal = Refusal(Reason.SYNTAX, f"{self.factory.wire}: a handshake of TLS")
+            self.last_words(400, "Bad Request", refusal, "this port speaks HTTP without TLS: use http://")
             return
         self._drips += len(data) < DRIP
         refusals, content = self._refusals, None if self.request is None else self.request.content
@@ -266,7 +265,9 @@ class HttpChannel(Scheduled, TwistedProtocol):
         """Serve the request at the start of the input. Returns False if it is not complete."""
         request = self._next()
         if request is None:
-            if not self._arriving and not self.hanging_up:
+            # An empty line before a request is ignored, and begins none.
+            begun = bool(self._input) or self.request is not None
+            if begun and not self._arriving and not self.hanging_up:
                 self._arriving = True
                 self.factory.deadlines.arriving.add(self, self.bounds.within)
             return False
@@ -455,12 +456,13 @@ class HttpChannel(Scheduled, TwistedProtocol):
         """Close without an answer, since there is no request: the place is given to a newcomer."""
         self.hang_up()
 
-    def last_words(self, status: int, phrase: str, text: str) -> None:
-        """Answer an incomplete or malformed request with a sentence, and close."""
+    def last_words(self, status: int, phrase: str, refusal: Refusal, text: str = "") -> None:
+        """Refuse an incomplete or malformed request with a sentence, by default that of the refusal, and close."""
+        self.refused(refusal)
         if self.hanging_up:
             return
         request_id = self.request_id
-        body, content_type = self.factory.sentence(status, text, request_id)
+        body, content_type = self.factory.sentence(status, refusal.reason, text or refusal.text, request_id)
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         head += f"{REQUEST_ID}: {request_id}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
@@ -469,14 +471,14 @@ class HttpChannel(Scheduled, TwistedProtocol):
 
     def _refuse_input(self) -> None:
         """Refuse input that is not HTTP."""
-        self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: no request of HTTP"))
-        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1")
+        refusal = Refusal(Reason.SYNTAX, f"{self.factory.wire}: no request of HTTP")
+        self.last_words(400, "Bad Request", refusal, "this is no request of HTTP/1.1")
 
     def _refuse_head(self) -> None:
         """Refuse a head that is too long. A browser sends the cookies of all programs of a host to each of them."""
         text = f"the head of a request has more than {MAX_HEAD} bytes or {MAX_FIELDS} fields"
-        self.refused(Refusal(Reason.TOO_LARGE, text))
-        self.last_words(431, "Request Header Fields Too Large", f"{text}; cookies count, too")
+        refusal = Refusal(Reason.TOO_LARGE, text)
+        self.last_words(431, "Request Header Fields Too Large", refusal, f"{text}; cookies count, too")
 
     def hang_up(self) -> None:
         """Close when all output is sent. Idempotent."""
@@ -492,6 +494,15 @@ class HttpChannel(Scheduled, TwistedProtocol):
             self.not_reading(refusal)
         else:
             self.request.refuse_body(refusal)
+
+    def too_slow(self) -> None:
+        """Refuse an incomplete request at its deadline."""
+        text = f"a request was begun, and not completed within {self.bounds.within:g} s"
+        refusal = Refusal(Reason.TOO_SLOW, text)
+        if self.request is None:
+            self.last_words(408, "Request Timeout", refusal)
+        else:
+            self.request.refuse_body(refusal, 408, "Request Timeout")
 
     def stalled(self) -> None:
         """Handle the read deadline, which is renewed if the peer made progress."""
@@ -559,6 +570,6 @@ class HttpChannel(Scheduled, TwistedProtocol):
         self.factory.deadlines.stalls.add(self, self.bounds.stalled_after)
 
 
-def plain_sentence(status: int, text: str, request_id: str) -> tuple[bytes, str]:
+def plain_sentence(status: int, reason: Reason, text: str, request_id: str) -> tuple[bytes, str]:
     """Return the body and content type of a refusal as plain text, without the id."""
     return f"{text}\n".encode(), "text/plain"

@@ -188,9 +188,8 @@ class HttpFactory(ConnectionFactory):
         if not self.waiting[network]:
             del self.waiting[network]
 
-    def sentence(self, status: int, text: str, request_id: str) -> tuple[bytes, str]:
+    def sentence(self, status: int, reason: Reason, text: str, request_id: str) -> tuple[bytes, str]:
         """Return the body and content type of a refusal before a request is complete."""
-        reason = Reason.TOO_LARGE if status == 413 else Reason.SYNTAX
         body = Problem(status, text, reason).response(request_id).body
         assert isinstance(body, bytes)
         return body, MEDIA_TYPE

@@ -73,7 +73,7 @@ class HttpDeadlines:
     def __init__(self, clock: IReactorTime, bounds: Callable[[], RequestBounds]) -> None:
         self._bounds = bounds
         self.idle: Deadlines[Any] = Deadlines(clock, methodcaller("idle_over"))
-        self.arriving: Deadlines[Any] = Deadlines(clock, methodcaller("abort"))
+        self.arriving: Deadlines[Any] = Deadlines(clock, methodcaller("too_slow"))
         self.leaving: Deadlines[Any] = Deadlines(clock, methodcaller("abort"))
         self.stalls: Deadlines[Any] = Deadlines(clock, methodcaller("stalled"))
 
@@ -400,14 +400,13 @@ class HttpRequest:
         """Close the connection after the answer."""
         self.persistent = False
 
-    def refuse_body(self, refusal: Refusal) -> None:
+    def refuse_body(self, refusal: Refusal, status: int = 413, phrase: str = "Content Too Large") -> None:
         """Free the incomplete body, and close."""
         self.refused = True
         self.content, self.chunks, self._body = Pieces(), None, b""
         channel = self.channel
         channel.memory.drop(channel, Share.INPUT)
-        channel.refused(refusal)
-        channel.last_words(413, "Content Too Large", refusal.text)
+        channel.last_words(status, phrase, refusal)
 
     def too_large(self) -> None:
         """Refuse a body over the limit."""

@@ -250,13 +250,35 @@ def test_a_slow_head_and_a_slow_body_end_at_the_deadline() -> None:
         site.clock.advance(1)
         head.send(b"x")
         body.send(b"x")
-    assert not head.wire.aborted
+    assert not head.closed
     site.clock.pump([1] * 3)
-    assert head.wire.aborted
-    assert body.wire.aborted
-    assert not idle.wire.disconnecting
+    for link in (head, body):
+        answer = link.answer()
+        assert (answer.status, json.loads(answer.body)["code"]) == (408, "too-slow")
+        assert link.closed
+    assert site.refused(Reason.TOO_SLOW) == 2
+    assert not idle.closed
     site.clock.pump([1] * 10)
-    assert idle.wire.disconnecting
+    assert idle.closed
+    for link in (head, body, idle):
+        link.lose()
+    site.quiet()
+
+
+def test_an_empty_line_begins_no_request() -> None:
+    site = Site(requests=RequestBounds(within=10, kept_open=20))
+    link = site.connect()
+    link.ask("GET /")
+    assert link.answer().status == 200
+    link.send(b"\r\n")
+    site.clock.pump([1] * 15)
+    assert not link.closed
+    link.ask("GET /")
+    assert link.answer().status == 200
+    site.clock.pump([1] * 21)
+    assert link.answers() == []
+    assert link.closed
+    assert site.refused(Reason.TOO_SLOW) == 0
 
 
 def test_an_idle_connection_outlasts_those_of_proxies() -> None:
