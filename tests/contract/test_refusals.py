@@ -11,7 +11,7 @@ import signal
 import socket
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -144,6 +144,26 @@ def test_an_input_that_is_no_message_is_refused_in_one_way(daemon: Daemon, door:
     reason = "handshake" if door in ("mc0", "dbp", "mtl") else "syntax"
     answer, _ = _refused(daemon, door, MALFORMED[door], reason)
     assert door in SILENT or answer
+
+
+SLOW = {
+    **dict.fromkeys(("elko", "tls", "websocket", "director"), "too-slow-to-authenticate"),
+    **dict.fromkeys(("rtcp", "long poll", "http", "dns"), "too-slow"),
+    **dict.fromkeys(("mc0", "dbp", "mtl"), "handshake"),
+}
+"""The reason of a refusal at the deadline of the first message, by door. The console has no such deadline."""
+
+
+@pytest.mark.long
+def test_a_beginning_that_is_not_completed_in_time_is_refused_in_one_way(daemon: Daemon) -> None:
+    sources = {door: next(_SOURCES) for door in SLOW}
+    with ExitStack() as stack:
+        for door, source in sources.items():
+            port = DOORS[door].port(daemon)
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)))
+            peer.sendall(DOORS[door].sends)
+        for door, source in sources.items():
+            daemon.wait_for(rf"{DOORS[door].wire} peer {re.escape(source)}(:\d+)?: {SLOW[door]}: ")
 
 
 @pytest.mark.parametrize("door", ["elko", "tls", "websocket", "director"])

@@ -366,9 +366,14 @@ class RtcpSocket(Scheduled, Protocol):
     def evict(self, refusal: Refusal) -> None:
         """Refuse the unfinished request, or disconnect the peer that does not read: see `MemoryBudget`."""
         if refusal.reason is Reason.NOT_READING:
+            self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
             self.abort()
         else:
             self._refused(refusal)
+
+    def too_slow(self) -> None:
+        """Refuse a connection that has begun no session at its deadline."""
+        self._refused(Refusal(Reason.TOO_SLOW, f"no session was begun or resumed within {FIRST_REQUEST:g} s"))
 
     @property
     def trusted(self) -> bool:
@@ -477,7 +482,7 @@ class RtcpFactory(Listener, Factory):
         self.limits: RtcpLimits = limits
         self.sockets = Sockets(lines, pool)
         self.sessions: dict[str, RtcpSession] = {}
-        self.idle: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.close)
+        self.idle: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.too_slow)
         self.closes: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.abort)
         self.silent: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.gone)
         self.absent: Deadlines[RtcpSession] = Deadlines(lines.clock, RtcpSession.gone)

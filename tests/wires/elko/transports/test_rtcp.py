@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason
-from broker.core.memory_budget import BY_ADDRESS, SHORT
+from broker.core.memory_budget import BY_ADDRESS, SHORT, Share
 from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
 from broker.net.refusal_log import REFUSALS_AT_ONCE
@@ -193,7 +193,7 @@ def test_a_connection_that_begins_nothing_is_closed(rtcp: Rtcp) -> None:
     rtcp.hub.pass_seconds(int(FIRST_REQUEST) - 1)
     assert not link.wire.half_closed
     rtcp.hub.pass_seconds(3)
-    assert link.wire.half_closed
+    assert (link.wire.half_closed, rtcp.hub.refused(Reason.TOO_SLOW)) == (True, 1)
 
 
 def test_a_session_in_which_nobody_authenticates_is_closed() -> None:
@@ -434,6 +434,14 @@ def test_over_the_bound_the_block_that_began_first_costs_its_connection(rtcp: Rt
     busy.lose()
     idle.lose()
     assert memory.held == 0
+    rtcp.quiet()
+
+
+def test_over_the_bound_a_peer_that_reads_nothing_is_disconnected_with_the_reason(rtcp: Rtcp) -> None:
+    link, _ = rtcp.start()
+    rtcp.hub.factory.memory.hold(link.protocol, Share.OUTPUT, BY_ADDRESS + 1)
+    assert (link.wire.aborted, rtcp.hub.refused(Reason.NOT_READING)) == (True, 1)
+    link.lose()
     rtcp.quiet()
 
 
