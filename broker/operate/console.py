@@ -139,11 +139,13 @@ class ConsoleSession:
         if isinstance(line, Negotiation):
             self._peer.write(line.answer)
             return
-        try:
-            self._requests.take(self.principal.name, self._peer.address)
-        except Refusal as refusal:
-            self.refuse(refusal)
-            return
+        # One that waits for a login counts when it is carried out, for the user of the login.
+        if not self._login.pending:
+            try:
+                self._requests.take(self.principal.name, self._peer.address)
+            except Refusal as refusal:
+                self.refuse(refusal)
+                return
         if self._login.state is not LoginState.ENTERED:
             self._login.take(line.text)
         elif self._reading.busy:

@@ -362,7 +362,7 @@ def test_too_many_requests_are_refused_in_one_way(tmp_path: Path) -> None:
             house.daemon.wait_for(rf"{wire} peer \S+: limit: {re.escape(words)}")
 
 
-def test_messages_that_wait_for_a_login_count_once(tmp_path: Path) -> None:
+def test_messages_and_lines_that_wait_for_a_login_count_once(tmp_path: Path) -> None:
     auth = {"to": "client", "op": "auth", "auth": {"mode": "password", "id": "ann", "code": "pencil"}}
     pings = [{"to": "client", "op": "ping", "tag": str(number)} for number in range(3)]
     with (
@@ -371,6 +371,12 @@ def test_messages_that_wait_for_a_login_count_once(tmp_path: Path) -> None:
     ):
         peer.send_at_once(auth, *pings)
         assert [peer.receive().get("tag") for _ in range(3)] == ["0", "1", "2"]
+        there = ("127.0.0.1", house.daemon.console_port())
+        with socket.create_connection(there, PATIENCE, (house.source(), 0)) as operator:
+            operator.sendall(b"login bob\r\ncrayon\r\nversion\r\nversion\r\n")
+            operator.shutdown(socket.SHUT_WR)
+            shown = b"".join(iter(partial(operator.recv, 65_536), b""))
+        assert (shown.count(b"\nelkobroker 0."), b"error" in shown) == (2, False)
 
 
 # limits
