@@ -15,6 +15,7 @@ from broker.rest.problem import Problem
 from broker.wires.elko.sessions.authentication import Policy
 from tests.contract.wires import WIRES
 from tests.wires.dbp.recording import DbpFarm
+from tests.wires.elko.director_recording import DirectorFarm, reserve
 from tests.wires.http.recording import HttpFarm
 from tests.wires.recording import ElkoFarm, desc
 
@@ -52,6 +53,16 @@ def test_no_wire_registers_it(wire: str, hostport: str) -> None:
     # An info of DBP is free: a port that is none in it is left out, and the address marked.
     accepted = wire == "dbp" and hostport == "h:65536"
     assert [each.hostport for each in farm.registry.find("bank", "tcp")] == (["h:0"] if accepted else [])
+
+
+@pytest.mark.parametrize("hostport", REFUSED, ids=repr)
+def test_the_director_sends_no_user_to_it(hostport: str) -> None:
+    farm = DirectorFarm()
+    server = farm.authenticated("provider")
+    server.say("provider", "willserve", context="room")
+    [diagnostic] = server.ask("provider", "address", protocol="tcp", hostport=hostport)
+    assert REFUSED[hostport] in diagnostic["msg"]
+    assert "deny" in reserve(farm.user(), "room-1")
 
 
 @pytest.mark.parametrize(

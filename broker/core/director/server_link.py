@@ -29,6 +29,7 @@ from broker.core.director.farm_state import (
     user_bytes,
 )
 from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
+from broker.core.hostports import check_hostport
 from broker.core.model import MAX_TEXT, Policy, check_name
 
 GATE_CLOSED = "context closed to new entries"
@@ -70,6 +71,7 @@ class ServerLink:
         check_text("a host and port", hostport)
         if not hostport:
             raise Refusal(Reason.PARAMETER, "a host and port is empty")
+        check_hostport(hostport)
         self._check_here()
         addresses = self._report.addresses
         before = addresses.get(protocol)
