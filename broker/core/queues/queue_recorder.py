@@ -132,7 +132,7 @@ class QueueRecorder:
         """True while pending writes may include some of queues that were given up. These are discarded at once for all
         such queues: many are given up in one turn when a lease has ended."""
         self._by_queue: dict[Queue, list[_Gathered]] | None = None
-        """The collected messages of each queue, from the first that is given up until more are collected."""
+        """The collected messages of each queue, from the first queue that is given up until `_gather`."""
         self._flushed: list[tuple[Deferred[None], set[tuple[int, int]] | None]] = []
         """Waiting flushes, each with the messages whose removals it waits for, by number of the queue and order; None
         until the transaction in progress has ended."""
@@ -163,9 +163,11 @@ class QueueRecorder:
     def add(self, message: Message, author: Author | None, token: Any) -> None:
         """See `MessageKeeper`."""
         message.kept = WAITING
-        self._by_queue = None
-        self._gathered.append((message, author, token))
+        each = (message, author, token)
+        self._gathered.append(each)
         self._bytes += message.size
+        if self._by_queue is not None:
+            self._by_queue.setdefault(message.queue, []).append(each)
         gathered = len(self._gathered)
         if not self._has_room:
             self.takes = False
@@ -173,6 +175,12 @@ class QueueRecorder:
             self._schedule()
         elif (gathered == 1 or gathered == COMMIT_MESSAGES) and not self._errors.failures:
             self._timer.reset(0)  # not here and now: an author is never notified while it publishes
+
+    def _gather(self, gathered: list[_Gathered]) -> None:
+        """Replace the collected messages."""
+        self._gathered = gathered
+        self._bytes = sum(message.size for message, _, _ in gathered)
+        self._by_queue = None
 
     def replaces(self, moved: Message, former: Message) -> None:
         """See `MessageKeeper`."""
@@ -292,9 +300,8 @@ class QueueRecorder:
         if not self._unfiltered:
             return
         self._unfiltered = self._writing  # a transaction that fails returns some of it
-        self._by_queue = None
         over = self._given_up
-        self._gathered = [each for each in self._gathered if not each[0].queue.given_up]
+        self._gather([each for each in self._gathered if not each[0].queue.given_up])
         self._counts = {key: count for key, count in self._counts.items() if key[0] not in over}
         self._gone = [each for each in self._gone if each[0] not in over]
         self._doubtful = {each for each in self._doubtful if each[0] not in over}
@@ -396,7 +403,6 @@ class QueueRecorder:
             self._timer = None
         self._looked = 0
         self._keep_to_own()
-        self._by_queue = None
         gathered = self._next_part()
         batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
         gathered = self._without_early(gathered)
@@ -449,8 +455,8 @@ class QueueRecorder:
             if message.state != GONE:
                 size += message.size
             count += 1
-        part, self._gathered = self._gathered[:count], self._gathered[count:]
-        self._bytes -= sum(message.size for message, _, _ in part)
+        part = self._gathered[:count]
+        self._gather(self._gathered[count:])
         return part
 
     def _without_early(self, part: list[_Gathered]) -> list[_Gathered]:
@@ -459,8 +465,8 @@ class QueueRecorder:
         rest: list[_Gathered] = []
         for each in part:
             (early if each[0].successor is not None and _waits(each[0].last) else rest).append(each)
-        self._gathered = early + self._gathered
-        self._bytes += sum(message.size for message, _, _ in early)
+        if early:
+            self._gather(early + self._gathered)
         return rest
 
     def _written(self, _: object, gathered: list[_Gathered], batch: Batch) -> None:
@@ -485,7 +491,6 @@ class QueueRecorder:
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
         self._keep_to_own()
-        self._by_queue = None
         # Without those of messages that were removed meanwhile, whose queue may be forgotten, or are written again.
         removed = {each[:2] for each in self._gone}
         removed |= {(message.queue.number, message.order) for message, _, _ in gathered}
@@ -514,18 +519,16 @@ class QueueRecorder:
         self._unfiltered = True
         self._keep_to_own()
         gathered = gathered + self._gathered
-        self._gathered = [
-            each for each in gathered if each[1] is None and each[0].state != GONE and not each[0].queue.given_up
-        ]
-        self._bytes = sum(message.size for message, _, _ in self._gathered)
+        self._gather(
+            [each for each in gathered if each[1] is None and each[0].state != GONE and not each[0].queue.given_up]
+        )
         self._refuse(each for each in gathered if each[1] is not None)
 
     def _fence(self, numbers: frozenset[int], gathered: list[_Gathered]) -> None:
         """Give up the queues that another broker has taken; the rest of the transaction is written next."""
         lost = [queue for queue in map(self._numbered.get, sorted(numbers)) if queue is not None]
         self._refuse(each for each in gathered if each[0].queue.given_up and each[1] is not None)
-        self._gathered = [each for each in gathered if not each[0].queue.given_up] + self._gathered
-        self._bytes = sum(message.size for message, _, _ in self._gathered)
+        self._gather([each for each in gathered if not each[0].queue.given_up] + self._gathered)
         self._given_up |= numbers
         self._unfiltered = True
         for queue in lost:
