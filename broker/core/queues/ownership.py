@@ -509,10 +509,6 @@ class QueueOwnership:
             self._answer(unit, self._elsewhere(unit.key, claim))
         else:
             self._answer(unit, Refusal(Reason.UNAVAILABLE, "the owner of the queue changes"))
-        if self._shared is not None and unit.stored:
-            # The one thread of the store does this before it takes the queue again.
-            forgotten = self._in_thread(self._shared.forget, *unit.key)
-            forgotten.addErrback(lambda failure: failure.trap(StateError)).addErrback(self._defect)
         # No claim of its own is left, or a stale one, without which the new owner is found.
         self._released(unit, self._owners.release(*unit.key))
 
@@ -523,6 +519,10 @@ class QueueOwnership:
         for queue in self._queues.family(*unit.key):
             self._recorder.give_up(queue)
             count += self._queues.give_up(queue)
+        if self._shared is not None:
+            # The one thread of the store does this before it takes the queue again.
+            forgotten = self._in_thread(self._shared.forget, *unit.key)
+            forgotten.addErrback(lambda failure: failure.trap(StateError)).addErrback(self._defect)
         return count
 
     def _release(self, unit: _Unit) -> None:

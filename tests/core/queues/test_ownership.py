@@ -376,6 +376,20 @@ def test_the_store_forgets_a_queue_that_was_given_up(cluster: Cluster, loaded: b
     assert a.author.safe[-1:] == [b"2"]
 
 
+def test_the_store_forgets_a_queue_that_could_not_be_read(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    ready = a.ownership.require("/", "q")
+    assert isinstance(ready, Deferred)
+    _refused_into(ready, [])
+    a.thread.work()  # it is taken
+    a.thread.fail(StateUnusable("the server stops"))
+    a.run()
+    shared: Any = a.store
+    with pytest.raises(StateUnusable, match="not taken"):
+        shared.read("/", "q", None)
+    assert a.ask() is None
+
+
 def test_only_the_lost_queue_of_a_transaction_is_refused(cluster: Cluster) -> None:
     a, b = cluster.broker("a"), cluster.broker("b")
     assert a.ask("one") is None
@@ -505,6 +519,7 @@ def test_the_trouble_of_a_store_ends_when_it_answers_again(cluster: Cluster, whe
         a.wait(DURABLE.expires + 1)
     a.thread.fail(StateUnusable("it is away"))
     assert a.ownership.trouble == "it is away"
+    a.thread.work_all()  # the store forgets what was not loaded
     a.clock.advance(1.0)
     a.thread.fail(StateUnusable("it is still away"))
     assert a.ownership.trouble == "it is still away"
