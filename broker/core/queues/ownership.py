@@ -16,8 +16,8 @@ Rules:
   consumers, and the messages leave memory. Those of a queue that is not durable are gone.
 - A queue whose messages are on the disk of this broker has a lasting claim, and is never given up. With a shared store
   a lasting claim of a broker that is away does not count.
-- A queue that is durable no longer, and has messages in the shared store, is loaded as a durable one. Their names are
-  read at the start and at each change of the rules.
+- A queue that is not durable by the rules of this broker, but has a record in the shared store, is loaded as a durable
+  one: it was durable before, or is for its former owner. While the store is away it is used without its messages there.
 - Without a cluster this is used with a shared store only: every claim succeeds at once.
 
 The file is longer than others: its methods are the transitions of the table above.
@@ -91,6 +91,12 @@ class _Unit:
         """Damaged messages, which become dead letters once all others are loaded."""
 
 
+def _names(store: ISharedQueueStore) -> list[Key]:
+    """Return the names of the queues in a store that can be written."""
+    store.probe()
+    return store.names()
+
+
 class QueueOwnership:
     """Ownership of all queues of this broker, whose name in the cluster is ``name``.
 
@@ -133,10 +139,6 @@ class QueueOwnership:
         self._retry: IDelayedCall | None = None
         self._all_wanted = False
         """True until all queues in the shared store are claimed, if they are to be."""
-        self._names_known = False
-        """True if the queues in the shared store have been read since the last change of the rules."""
-        self._left: set[Key] = set()
-        """Queues of which messages are in the shared store, and that are not durable by the rules."""
         self._failures = 0
         self._stopped = False
         for row in rows:
@@ -154,8 +156,8 @@ class QueueOwnership:
         for key in list(self._stash):
             self._want_stash(key)
         if self._shared is not None:
-            work = self._shared.probe if self._names_known else self._shared.names
-            self._in_thread(work).addCallbacks(self._started, self._not_started)
+            names = self._in_thread(_names, self._shared)
+            names.addCallbacks(self._started, self._not_started).addErrback(self._defect)
 
     def stop(self) -> None:
         """Stop: nothing more is claimed. Waiting requests fail."""
@@ -227,13 +229,6 @@ class QueueOwnership:
         unit = self._units.get((space, living_name(name)))
         return unit is not None and unit.stored
 
-    def use(self) -> None:
-        """Record that the rules of queues have changed: other queues may have messages in the store of durable ones."""
-        if self._shared is not None and not self._stopped:
-            self._names_known = False
-            if self._retry is None:
-                self.start(False)
-
     def made(self, queue: Queue) -> None:
         """Record a new queue in the table."""
         self._units[queue.space, living_name(queue.name)].queues += 1
@@ -265,7 +260,7 @@ class QueueOwnership:
         if len(self._units) >= MAX_QUEUES:
             raise Refusal(Reason.LIMIT, f"this broker has {MAX_QUEUES} queues, and takes no more")
         self._queues.admit(payer, QUEUE_BYTES)
-        stored = key in self._stash or key in self._left or self._queues.is_durable(key[1])
+        stored = key in self._stash or self._queues.is_durable(key[1])
         unit = self._units[key] = _Unit(key, stored)
         unit.payer = payer
         self._queues.memory.store(payer, QUEUE_BYTES)
@@ -292,10 +287,10 @@ class QueueOwnership:
         if self._shared is None:
             self._restore(unit, self._stash.pop(unit.key, []))
             self._loaded(unit)
-        elif not unit.stored:
+        elif self.trouble and not unit.stored:
             self._loaded(unit)
         else:
-            work = self._in_thread(self._shared.take, *unit.key, self._name)
+            work = self._in_thread(self._shared.take, *unit.key, self._name, not unit.stored)
             work.addCallback(partial(self._taken, unit))
             work.addErrback(partial(self._not_loaded, unit)).addErrback(self._defect)
 
@@ -334,7 +329,14 @@ class QueueOwnership:
 
     # loading
 
-    def _taken(self, unit: _Unit, highest: int) -> Deferred[None]:
+    def _taken(self, unit: _Unit, highest: int | None) -> Deferred[None] | None:
+        if unit.state is not OwnershipState.LOADING:
+            return None
+        if highest is None:
+            self._works()
+            self._loaded(unit)
+            return None
+        unit.stored = True
         # A message may die before all are loaded: its dead letter must not replace one that is not.
         self._queues.pass_order(highest)
         return self._read(unit, None)
@@ -372,7 +374,8 @@ class QueueOwnership:
     def _loaded(self, unit: _Unit) -> None:
         unit.state = OwnershipState.HERE
         self.taken += 1
-        self._works()
+        if unit.stored:
+            self._works()
         # The queue exists from now on, so that an unused one is deleted, and its claim released, after a while.
         queue = self._queues.restored(*unit.key)
         queue.payer, unit.payer = unit.payer, ""
@@ -389,27 +392,25 @@ class QueueOwnership:
         if not failure.check(StateError):
             self.log.failure("the queue {name} could not be loaded", failure, name=unit.key[1])
         self._store_failed(str(failure.value))
+        if not unit.stored:
+            self._loaded(unit)
+            return
         self._forget_queues(unit)
         unit.state = OwnershipState.RELEASING
         self._answer(unit, Refusal(Reason.UNAVAILABLE, "the store of queues cannot be read now"))
         self._released(unit, self._owners.release(*unit.key))
 
-    def _started(self, names: Sequence[Key] | None) -> None:
+    def _started(self, names: Sequence[Key]) -> None:
         self._works()
-        if names is None:
-            return
-        self._names_known = True
-        self._left = {key for key in names if not self._queues.is_durable(key[1])}
-        for key in self._left:
-            unit = self._units.get(key)
-            if unit is not None and not unit.stored:
-                self.log.warn(
-                    "messages of the queue {name}, which is not durable any more, are in the store; they are delivered "
-                    "once it has been unused, and is used again",
-                    name=key[1],
-                )
         all_wanted, self._all_wanted = self._all_wanted, False
         for key in names:
+            unit = self._units.get(key)
+            if unit is not None and unit.state is OwnershipState.HERE and not unit.stored:
+                self.log.warn(
+                    "messages of the queue {name}, which was claimed while the store was away, are in the store; they "
+                    "are delivered once it has been unused, and is used again",
+                    name=key[1],
+                )
             if all_wanted and not self._stopped:
                 ready = self.require(*key)
                 if ready is not None:
@@ -529,7 +530,6 @@ class QueueOwnership:
         if self._stopped:
             return
         if self._shared is not None and unit.stored:
-            self._left.discard(unit.key)
             work = self._in_thread(self._shared.release, *unit.key)
             work.addErrback(lambda failure: self._store_failed(str(failure.value)))
         else:

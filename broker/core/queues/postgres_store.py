@@ -106,6 +106,10 @@ INSERT INTO elkobroker.queue (space, name, epoch, owner) VALUES (%s, %s, 1, %s)
 ON CONFLICT (space, name) DO UPDATE SET epoch = queue.epoch + 1, owner = EXCLUDED.owner RETURNING id, epoch
 """
 
+_TAKE_KNOWN = """
+UPDATE elkobroker.queue SET epoch = epoch + 1, owner = %s WHERE (space, name) = (%s, %s) RETURNING id, epoch
+"""
+
 _HIGHEST = "SELECT coalesce(max(id), 0) FROM elkobroker.message WHERE queue = %s AND id < %s"
 
 _FENCE = "SELECT id, epoch FROM elkobroker.queue WHERE id = ANY(%s::bigint[]) ORDER BY id FOR SHARE"
@@ -271,17 +275,26 @@ class PostgresStore:
         with self._mutex:
             return self._attempt(lambda connection: [(a, b) for a, b in connection.execute(_NAMES)])
 
-    def take(self, space: str, name: str, owner: str) -> int:
+    def take(self, space: str, name: str, owner: str, known: bool = False) -> int | None:
         """See `ISharedQueueStore`."""
 
-        def work(connection: _Connection) -> tuple[_Unit, int]:
-            unit = _Unit(*_one(connection.execute(_TAKE, (space, name, owner))))
+        def work(connection: _Connection) -> tuple[_Unit, int] | None:
+            if known:
+                row = connection.execute(_TAKE_KNOWN, (owner, space, name)).fetchone()
+                if row is None:
+                    return None
+            else:
+                row = _one(connection.execute(_TAKE, (space, name, owner)))
+            unit = _Unit(*row)
             # In a statement of its own: the first one may have waited for the last write of the former owner.
             (highest,) = _one(connection.execute(_HIGHEST, (unit.id, MAX_ORDER)))
             return unit, highest
 
         with self._mutex:
-            self._units[space, name], highest = self._attempt(work)
+            taken = self._attempt(work)
+            if taken is None:
+                return None
+            self._units[space, name], highest = taken
             return highest
 
     def read(self, space: str, name: str, after: tuple[str, int] | None) -> MessagePage:

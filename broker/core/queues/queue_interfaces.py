@@ -95,9 +95,6 @@ class QueueGate(Protocol):
     def stores(self, space: str, name: str) -> bool:
         """Return True if messages of the queue may be written to the store."""
 
-    def use(self) -> None:
-        """Record that the rules of queues have changed."""
-
     def made(self, queue: Any) -> None:
         """Record a new queue in the table."""
 
@@ -269,10 +266,11 @@ class ISharedQueueStore(IQueueStore):
     def names() -> list[tuple[str, str]]:
         """Return space and name of each queue that has messages."""
 
-    def take(space: str, name: str, owner: str) -> int:
+    def take(space: str, name: str, owner: str, known: bool = False) -> int | None:
         """Take over a queue: writes by its former owner fail from now on. ``owner`` is for operators.
 
-        Returns the highest order of its messages, those of dead-letter queues included; 0 without any."""
+        Returns the highest order of its messages, those of dead-letter queues included; 0 without any. With ``known``,
+        a queue of which the store has no record is not taken, and None is returned."""
 
     def read(space: str, name: str, after: tuple[str, int] | None) -> MessagePage:
         """Return the next messages of a queue that was taken, by dead-letter queue and order, after that position.

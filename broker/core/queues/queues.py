@@ -169,8 +169,6 @@ class Queues:
         self._rules = tuple(rules)
         for queue in list(self._queues.values()):
             queue.use(self._settings(queue.space, queue.name))
-        if self.gate is not None:
-            self.gate.use()
 
     def is_durable(self, name: str) -> bool:
         """Return True if the rules make a queue of that name durable."""

@@ -91,8 +91,10 @@ class FencedStore:
     def names(self) -> list[Family]:
         return sorted({key[:2] for key in self._database.messages})
 
-    def take(self, space: str, name: str, owner: str) -> int:
+    def take(self, space: str, name: str, owner: str, known: bool = False) -> int | None:
         family = (space, name)
+        if known and family not in self._database.epochs:
+            return None
         epoch = self._database.epochs.get(family, 0) + 1
         self._database.epochs[family] = self._epochs[family] = epoch
         return max((key[3] for key in self._database.messages if key[:2] == family), default=0)

@@ -570,7 +570,7 @@ def test_a_broker_without_a_cluster_takes_all_queues_at_its_start(cluster: Clust
 
 
 def test_a_request_during_the_release_of_a_queue_is_answered_when_it_is_here_again(cluster: Cluster) -> None:
-    a = cluster.broker("a", QueueSettings(expires=60.0))  # it is not durable, so it is here as soon as it is claimed
+    a = cluster.broker("a", QueueSettings(expires=60.0))
     assert a.ask() is None
     a.owners.releasing = Deferred()
     a.wait(61)
@@ -580,6 +580,7 @@ def test_a_request_during_the_release_of_a_queue_is_answered_when_it_is_here_aga
     ready.addBoth(found.append)
     assert found == []
     a.owners.releasing.callback(None)
+    a.run()
     assert found == [None]
     assert a.queue().put(b"head", b"1")
     assert a.queues.memory.held == QUEUE_BYTES, "of the address of that request"  # type: ignore[attr-defined]
@@ -674,14 +675,43 @@ def test_messages_in_the_store_are_served_if_a_reload_makes_their_queue_not_dura
     assert (b.read(), b.read("q.dead")) == ([b"2", b"3"], [b"1"])
 
 
-def test_messages_in_the_store_are_reported_if_their_queue_was_claimed_before_they_were_known(cluster: Cluster) -> None:
+def test_messages_that_are_stored_after_the_reload_of_another_broker_are_served_there(cluster: Cluster) -> None:
+    b = cluster.broker("b", QueueSettings())
+    b.ownership.start(False)
+    b.run()
+    left_in_the_store(cluster)
+    assert b.ask() is None
+    assert (b.read(), b.read("q.dead")) == ([b"2", b"3"], [b"1"])
+
+
+def test_a_broker_that_does_not_store_a_queue_fences_the_former_owner_that_does(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b", QueueSettings())
+    assert a.ask() is None
+    cluster.claims.away.add("a")
+    cluster.claims.expire("a")
+    assert b.ask() is None
+    a.send(b"1")
+    a.run()
+    assert (a.author.safe, a.author.lost) == ([], [b"1"])
+
+
+def test_a_queue_that_is_not_durable_is_claimed_without_the_messages_of_a_store_that_is_away(cluster: Cluster) -> None:
     left_in_the_store(cluster)
     b = cluster.broker("b", QueueSettings())
-    assert b.ask() is None
-    assert b.load() == (0, 0)
+    cluster.postgres.stop()
+    try:
+        assert b.ask() is None
+        assert b.load() == (0, 0)
+        trouble = b.ownership.trouble
+        assert "no server listens there" in trouble
+        assert b.ask("other") is None
+        assert b.ownership.trouble == trouble, "a queue in memory says nothing about the store"
+    finally:
+        cluster.postgres.start()
     with capturedLogs() as events:
-        b.ownership.start(False)
+        b.clock.advance(30.0)
         b.run()
+    assert b.ownership.trouble == ""
     assert [event["name"] for event in events if event["log_level"] is LogLevel.warn] == ["q"]
     b.wait(EXPIRES + 1)
     b.run()
