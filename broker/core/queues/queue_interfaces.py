@@ -70,9 +70,11 @@ class MessageKeeper(Protocol):
         """Keep a message, and notify its author of the outcome. A message without an author is retried until it
         succeeds."""
 
-    def replaces(self, moved: Message, former: Message) -> None:
+    def replaces(self, moved: Message, former: Message, decided: Callable[[bool], object]) -> None:
         """Let ``former`` return to its queue if that of ``moved``, which was added, is given up before the write. To be
-        called before ``former`` is removed."""
+        called before ``former`` is removed.
+
+        ``decided`` is called with True when ``moved`` is safe, and with False if its queue was given up."""
 
     def remove(self, message: Message) -> None:
         """Remove a message that left its queue."""

@@ -73,6 +73,9 @@ MOST_GATHERED_BYTES = 64 * 1024 * 1024
 
 _Gathered = tuple[Message, Author | None, Any]
 
+_Former = tuple[Message, bytes, Any, Callable[[bool], object]]
+"""A message before its move, its head and its body, and the function that is called with the outcome of the move."""
+
 
 def _waits(message: Message) -> bool:
     """Return True for a message that is still to be written."""
@@ -120,8 +123,8 @@ class QueueRecorder:
         """Queues that are not in the store yet."""
         self._doubtful: set[tuple[int, int]] = set()
         """Messages that wait to be written again, and are perhaps in the store, by number of the queue and order."""
-        self._moved: dict[Message, tuple[Message, bytes, Any]] = {}
-        """The former message, its head and its body, by each moved one that is not written yet."""
+        self._moved: dict[Message, _Former] = {}
+        """The former message of each moved one that is not written yet."""
         self._queues_gone: list[int] = []
         self._numbered: dict[int, Queue] = {}
         """Queues that were numbered in this run, by number."""
@@ -182,9 +185,9 @@ class QueueRecorder:
         self._bytes = sum(message.size for message, _, _ in gathered)
         self._by_queue = None
 
-    def replaces(self, moved: Message, former: Message) -> None:
+    def replaces(self, moved: Message, former: Message, decided: Callable[[bool], object]) -> None:
         """See `MessageKeeper`."""
-        self._moved[moved] = former, former.head, former.body
+        self._moved[moved] = former, former.head, former.body, decided
         former.queue.leaving += 1
 
     def remove(self, message: Message) -> None:
@@ -251,8 +254,8 @@ class QueueRecorder:
 
     def _end_moves(self) -> None:
         """Forget the moves that are safe, and undo those into queues that were given up before the write."""
-        undone: list[tuple[Message, bytes, Any]] = []
-        ended: list[Queue] = []
+        undone: list[_Former] = []
+        ended: list[tuple[_Former, bool]] = []
         for moved, former in list(self._moved.items()):
             last = moved.last
             lost = last.queue.given_up and last.kept != KEPT
@@ -260,12 +263,13 @@ class QueueRecorder:
                 continue  # the transaction in progress, or the later move, decides
             if lost or last.kept == KEPT or last.state == GONE:
                 del self._moved[moved]
-                ended.append(former[0].queue)
+                ended.append((former, not lost))
             if lost:
                 undone.append(former)
         self._return_moved(undone)
-        for queue in ended:
-            queue.end_move()
+        for (message, _, _, decided), safe in ended:
+            message.queue.end_move()
+            decided(safe)
         if undone:
             self._end_moves()  # earlier moves of the same messages
 
@@ -276,13 +280,13 @@ class QueueRecorder:
             successor = successor.successor
         return successor is not None
 
-    def _return_moved(self, undone: Sequence[tuple[Message, bytes, Any]]) -> None:
+    def _return_moved(self, undone: Sequence[_Former]) -> None:
         """Return moved messages, with their heads and bodies, to the queues from which they came."""
         if not undone:
             return
         waiting = {id(message) for message, _, _ in self._gathered}
         back: dict[tuple[int, int], Message] = {}
-        for message, head, body in undone:
+        for message, head, body, _ in undone:
             if not message.queue.take_back(message, head, body):
                 continue  # that queue was given up too, and the message is still in the store
             back[message.queue.number, message.order] = message

@@ -228,11 +228,17 @@ class Queue:
             self._drop(message)
         return message is not None
 
-    def move(self, target: Queue, readdressed: Callable[[Message], bytes]) -> bool:
+    def move(
+        self,
+        target: Queue,
+        readdressed: Callable[[Message], bytes],
+        decided: Callable[[bool], object] = lambda safe: None,
+    ) -> bool:
         """Move the oldest message that is not delivered to another queue, as its newest. Returns False without one.
 
-        ``readdressed`` returns the head that it has there. Its deliveries are counted from 0. Raises `Refusal` as `put`
-        does, with the message in its place.
+        ``readdressed`` returns the head that it has there. Its deliveries are counted from 0. ``decided`` is called
+        with True when it is as safe there as it gets, and with False if another broker took the target before; then it
+        has returned, unless its own queue was taken too. Raises `Refusal` as `put` does, with the message in its place.
         """
         message = self._pop_oldest()
         if message is None:
@@ -257,9 +263,11 @@ class Queue:
         target._add(moved, due)
         if keeper is not None:
             keeper.add(moved, None, None)
-            keeper.replaces(moved, message)
+            keeper.replaces(moved, message, decided)
         self._drop(message)
         target.serve()
+        if keeper is None:
+            decided(True)
         return True
 
     def _remember(self, key: bytes, message: Message | None, payer: str = "") -> None:

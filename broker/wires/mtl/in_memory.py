@@ -217,7 +217,7 @@ class NoStore:
         """Raise AssertionError."""
         raise AssertionError("no queue is durable")
 
-    def replaces(self, moved: Message, former: Message) -> None:
+    def replaces(self, moved: Message, former: Message, decided: Callable[[bool], object]) -> None:
         """Raise AssertionError."""
         raise AssertionError("no queue is durable")
 

@@ -5,8 +5,9 @@ Rules:
 - A get takes messages that no reader has, in order, and confirms them: an answer that is lost has lost them. Peek
   leaves them. A queue with a single active consumer gives nothing to a get beside it.
 - Get and peek return fewer messages than asked for where their bodies have more than `MAX_BODIES` together.
-- Purge and move concern the messages that no reader has, at the time of the order, in slices of `SLICE`. A move stops
-  where the target has no room, or another broker takes a queue; what was moved stays there.
+- Purge and move concern the messages that no reader has, at the time of the order, in slices of `SLICE`. A move counts
+  what the store has confirmed. It stops where the target has no room, another broker takes a queue, or the store does
+  not confirm a slice in time; what was moved stays there.
 - The right at the operator's listener is for queues in the first virtual host. For another host, the user needs the
   right at the listener of that host as well, as a client does; administrators do not.
 - In a cluster, both queues are claimed first, as by a client.
@@ -39,6 +40,9 @@ from broker.wires.mtl.sessions.access_policy import AccessPolicy, Side
 
 SLICE = 200
 """Messages that are removed or moved in one turn of the reactor: a few milliseconds of work."""
+
+MOVE_SECONDS = 10.0
+"""Seconds for which a move waits for the store to confirm a slice: as long as a shared store has for one answer."""
 
 MAX_BODIES = 1024 * 1024
 """Bytes of the bodies of one answer, unless its first message has more: they are decoded in one turn of the reactor."""
@@ -128,7 +132,7 @@ class QueueActs:
         if found is None:
             raise _no_queue(queue)
         # A queue that another broker takes meanwhile has no more messages.
-        count = yield self._in_slices(found, math.inf, found.discard)
+        count = yield self._in_slices(found, math.inf, found.discard, lambda: deferLater(self._clock, 0, bool, True))
         return Purged(count)
 
     @inlineCallbacks
@@ -153,6 +157,7 @@ class QueueActs:
             return make_tail(target, head[1 + head[0] :])
 
         stopped = ""
+        outcome = _MoveOutcome(self._clock)
 
         def step() -> bool:
             nonlocal stopped
@@ -162,15 +167,21 @@ class QueueActs:
             try:
                 # A new queue of the name, if the target was deleted as unused between two slices.
                 into = to if self._queues.present(space, target) is to else self._queues.open(space, target)
-                return found.move(into, readdressed)
+                done = found.move(into, readdressed, outcome.decided)
             except Refusal as refusal:
                 stopped = refusal.text
                 return False
+            outcome.ordered += done
+            return done
 
-        moved = yield self._in_slices(found, math.inf if count is None else count, step)
-        if stopped and not moved:
+        yield self._in_slices(found, math.inf if count is None else count, step, outcome.known)
+        if outcome.pending:
+            stopped = f"{outcome.pending} messages are not written to the store of queues yet"
+        elif outcome.returned:
+            stopped = f"another broker took the queue before {outcome.returned} messages were written"
+        if stopped and not outcome.moved and not outcome.pending:
             raise Refusal(Reason.LIMIT, f"nothing was moved to {target[:80]!r}: {stopped}")
-        return MovedMessages(moved, stopped)
+        return MovedMessages(outcome.moved, stopped)
 
     # inside
 
@@ -198,18 +209,54 @@ class QueueActs:
         return succeed(None) if ready is None else ready
 
     @inlineCallbacks
-    def _in_slices(self, queue: Queue, most: float, step: Callable[[], bool]) -> Generator[Deferred[Any], Any, int]:
+    def _in_slices(
+        self, queue: Queue, most: float, step: Callable[[], bool], known: Callable[[], Deferred[bool]]
+    ) -> Generator[Deferred[Any], Any, int]:
         """Call ``step`` until it returns False, as often as the queue has messages now, at most ``most`` times.
 
-        Returns the number of calls that returned True.
+        ``known`` fires in a later turn, with False to stop, and is called after each slice. Returns the number of calls
+        of ``step`` that returned True.
         """
         left = int(min(most, queue.messages - queue.out))
         done = 0
         while done < left and step():
             done += 1
-            if done % SLICE == 0:
-                yield deferLater(self._clock, 0)
+            if done % SLICE == 0 and not (yield known()):
+                return done
+        yield known()
         return done
+
+
+class _MoveOutcome:
+    """Outcomes of the messages of a move. ``returned`` could not be written, ``pending`` are not yet known."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.ordered = 0
+        self.moved = 0
+        self.returned = 0
+        self._clock = clock
+        self._known: Deferred[None] | None = None
+
+    @property
+    def pending(self) -> int:
+        return self.ordered - self.moved - self.returned
+
+    def decided(self, safe: bool) -> None:
+        """Count the outcome of one message."""
+        self.moved += safe
+        self.returned += not safe
+        if self._known is not None and not self.pending:
+            self._known.callback(None)
+
+    @inlineCallbacks
+    def known(self) -> Generator[Deferred[Any], Any, bool]:
+        """Wait for all outcomes, for `MOVE_SECONDS` at most. Fires with True if all messages were moved."""
+        if self.pending:
+            self._known = Deferred()
+            yield self._known.addTimeout(MOVE_SECONDS, self._clock, lambda result, seconds: None)
+            self._known = None
+        yield deferLater(self._clock, 0)  # the outcome comes in the middle of other work of the queues
+        return not self.pending and not self.returned
 
 
 class _Taker:
