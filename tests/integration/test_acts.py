@@ -192,6 +192,19 @@ def test_a_durable_queue_has_its_messages_after_a_restart(tmp_path: Path) -> Non
         assert 3_000 < late["due"] <= 3_600 < later["due"]
 
 
+def test_a_queue_whose_name_no_client_could_use_is_refused(daemon: Daemon) -> None:
+    why = "the name of a queue is not printable: 'a\\nb'"
+    for name, more in (
+        ("queue-put", {"text": "x"}),
+        ("queue-get", {}),
+        ("queue-peek", {}),
+        ("queue-purge", {}),
+        ("queue-move", {"target": "other"}),
+    ):
+        assert refused(daemon, name, queue="a\nb", **more) == (400, why)
+    assert refused(daemon, "queue-move", queue="other", target="a\nb") == (400, why)
+
+
 def test_a_queue_of_another_virtual_host_is_another_queue(daemon: Daemon) -> None:
     act(daemon, "queue-put", queue="hosted", text="there", host="/test")
     assert act(daemon, "queue-peek", queue="hosted") == {"messages": []}

@@ -193,6 +193,8 @@ class QueueActs:
         """Return the virtual host of a queue. Raises `Refusal` for a name that no queue has, or without the right."""
         if len(queue.removesuffix(DEAD).encode("utf-8", "replace")) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"the name of a queue has more than {MAX_NAME} bytes")
+        if not queue.isprintable():
+            raise Refusal(Reason.PARAMETER, f"the name of a queue is not printable: {queue!a}")
         if host is None or host == self._bridge:
             return self._bridge
         if not self._policy.has(host):
