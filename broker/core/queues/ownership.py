@@ -87,6 +87,8 @@ class _Unit:
         self.attempts = 0
         self.payer = ""
         """The address that it counts for, until its queue does."""
+        self.highest = 0
+        """Highest order of its messages in the shared store when it was taken."""
         self.damaged: list[RestoredMessage] = []
         """Damaged messages, which become dead letters once all others are loaded."""
 
@@ -339,6 +341,7 @@ class QueueOwnership:
         unit.stored = True
         # A message may die before all are loaded: its dead letter must not replace one that is not.
         self._queues.pass_order(highest)
+        unit.highest = highest
         return self._read(unit, None)
 
     def _read(self, unit: _Unit, after: tuple[str, int] | None) -> Deferred[None]:
@@ -352,7 +355,8 @@ class QueueOwnership:
         if piece.last is None:
             self._loaded(unit)
             return None
-        self._restore(unit, piece.messages)
+        # Those above are dead letters that this broker has written since, and has in memory.
+        self._restore(unit, [row for row in piece.messages if row.order <= unit.highest])
         return self._read(unit, piece.last)
 
     def _restore(self, unit: _Unit, rows: Sequence[RestoredMessage]) -> None:

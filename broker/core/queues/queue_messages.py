@@ -242,8 +242,11 @@ class ReadyMessages:
         return [*returned, *islice((each for each in self._fresh if each.state == READY), most)]
 
     def add(self, message: Message) -> None:
-        """Append a new message."""
-        self._fresh.append(message)
+        """Append a new message, or insert a restored one that is older than a dead letter here."""
+        if self._fresh and self._fresh[-1].order > message.order:
+            self.insert(message)
+        else:
+            self._fresh.append(message)
 
     def insert(self, message: Message) -> None:
         """Add a message that is older than others here."""

@@ -156,6 +156,10 @@ def test_a_dead_letter_replaces_none_that_is_not_loaded_yet(cluster: Cluster) ->
     b.wait(20)
     assert b.load("q.dead") == (1, 0)
     b.run()
+    worker = Worker()
+    consumer = b.consume(worker, "q.dead")
+    assert worker.has == [b"rejected", b"short"]
+    b.gone(worker, consumer)
     cluster.claims.die("b")
     assert c.ask() is None
     assert c.read("q.dead") == [b"rejected", b"short"]
