@@ -9,6 +9,7 @@ Rules:
   transaction. Notifications are in the order of the messages, except the following.
 - A message that is removed before it is written is not written. If it died, or was moved, another queue has its
   successor, which is in the same transaction or in a later one: its author is notified with the successor.
+- A message is removed from the store by the transaction that writes the last of its successors, or by a later one.
 - If a transaction fails, the authors of its messages, and of those collected for the next one, get negative confirms.
   No further messages are accepted until a transaction succeeds, which is retried with back-off. Messages without an
   author, dead letters above all, and removals are written then. So no confirmed message is lost.
@@ -25,7 +26,6 @@ The file is longer than others: the rules above concern one transaction at a tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -73,6 +73,9 @@ MOST_GATHERED_BYTES = 64 * 1024 * 1024
 
 _Gathered = tuple[Message, Author | None, Any]
 
+_Gone = tuple[int, int, Message]
+"""Number of the queue and order of a removed message, and the message, whose last successor the removal waits for."""
+
 _Former = tuple[Message, bytes, Any, Callable[[bool], object]]
 """A message before its move, its head and its body, and the function that is called with the outcome of the move."""
 
@@ -116,9 +119,7 @@ class QueueRecorder:
         """Called with each queue of this broker that another one has taken."""
         self._counts: dict[tuple[int, int], int] = {}
         """By number of the queue and order."""
-        self._gone: list[tuple[int, int, int]] = []
-        """By number of the queue and order, with the order of the newest collected message of that time, 0 without
-        one: the dead letter that replaces a message is not newer, and has to be written before the removal."""
+        self._gone: list[_Gone] = []
         self._queues: dict[int, tuple[int, str, str]] = {}
         """Queues that are not in the store yet."""
         self._doubtful: set[tuple[int, int]] = set()
@@ -200,9 +201,8 @@ class QueueRecorder:
         # Of the others, a waiting one will not be written, and one that is being written is examined afterwards.
 
     def _take_away(self, message: Message) -> None:
-        newest = self._gathered[-1][0].order if self._gathered else 0
         self._counts.pop((message.queue.number, message.order), None)
-        self._gone.append((message.queue.number, message.order, newest))
+        self._gone.append((message.queue.number, message.order, message))
 
     def amend(self, message: Message) -> None:
         """See `MessageKeeper`."""
@@ -294,7 +294,8 @@ class QueueRecorder:
             # refused to its author while its successor was to be written.
             if (message.kept or message.queue.settings.durable) and id(message) not in waiting:
                 self.add(message, None, None)
-                self._doubtful.add((message.queue.number, message.order))
+                if message.queue.number:  # otherwise the store has nothing of the queue
+                    self._doubtful.add((message.queue.number, message.order))
         self._gone = [each for each in self._gone if each[:2] not in back]
         for queue in {message.queue: None for message in back.values()}:
             queue.serve()
@@ -408,7 +409,7 @@ class QueueRecorder:
         self._looked = 0
         self._keep_to_own()
         gathered = self._next_part()
-        batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
+        batch, gone = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])
         gathered = self._without_early(gathered)
         self.takes = not self._errors.failures and self._stopped is None and self._has_room
         if batch.queues or batch.rows or batch.counts or batch.gone or batch.queues_gone:
@@ -425,11 +426,23 @@ class QueueRecorder:
                 self._schedule()
             return
         self._writing = True
-        writing.addCallbacks(self._written, self._failed, (gathered, batch), {}, (gathered, batch), {})
+        writing.addCallbacks(self._written, self._failed, (gathered, batch), {}, (gathered, batch, gone), {})
         writing.addErrback(lambda failure: self.log.failure("a defect in keeping messages of queues", failure))
         writing.addBoth(self._next)
 
-    def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
+    def _next_gone(self) -> list[_Gone]:
+        """Remove and return the removals for one transaction, whose messages have been selected."""
+        gone: list[_Gone] = []
+        held: list[_Gone] = []
+        for index, each in enumerate(self._gone):
+            if len(gone) == COMMIT_GONE:
+                held += self._gone[index:]
+                break
+            (held if _waits(each[2].last) else gone).append(each)
+        self._gone = held
+        return gone
+
+    def _batch(self, messages: list[tuple[Message, Author | None]]) -> tuple[Batch, list[_Gone]]:
         # Deadlines are in lifetime, which begins at 0 with each start: on the disk they are in seconds since the epoch.
         epoch = wall(self._clock) - self._leases.moment()
         rows: list[Row] = []
@@ -440,15 +453,13 @@ class QueueRecorder:
             expires = None if message.deadline == inf else message.deadline + epoch
             body = message.body if type(message.body) is bytes else bytes(message.body)
             rows.append((message.order, queue.number, message.count, expires, message.death, message.head, body))
-        written = self._gathered[0][0].order if self._gathered else inf
-        gone = [each[:2] for each in takewhile(lambda each: each[2] < written, self._gone[:COMMIT_GONE])]
-        self._gone = self._gone[len(gone) :]
+        gone = self._next_gone()
         queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
         urgent = all(author is None for _, author in messages)
         counts = [(*key, count) for key, count in self._counts.items()]
-        batch = Batch(list(self._queues.values()), rows, counts, gone, queues_gone, urgent)
+        batch = Batch(list(self._queues.values()), rows, counts, [each[:2] for each in gone], queues_gone, urgent)
         self._counts = {}
-        return batch
+        return batch, gone
 
     def _next_part(self) -> list[_Gathered]:
         """Remove and return the collected messages for one transaction."""
@@ -492,7 +503,7 @@ class QueueRecorder:
             self.takes = self._stopped is None
         self._notify(gathered)
 
-    def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
+    def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch, gone: list[_Gone]) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
         self._keep_to_own()
         # Without those of messages that were removed meanwhile, whose queue may be forgotten, or are written again.
@@ -500,8 +511,7 @@ class QueueRecorder:
         removed |= {(message.queue.number, message.order) for message, _, _ in gathered}
         counts = {(number, order): count for number, order, count in batch.counts} | self._counts
         self._counts = {key: count for key, count in counts.items() if key not in removed}
-        newest = gathered[-1][0].order if gathered else 0
-        self._gone = [*((*each, newest) for each in batch.gone), *self._gone]
+        self._gone = [*gone, *self._gone]
         self._queues_gone = [*batch.queues_gone, *self._queues_gone]
         for message, _, _ in gathered:
             message.kept = NOT_KEPT if message.queue.given_up else WAITING
@@ -514,12 +524,12 @@ class QueueRecorder:
         if failure.check(OutcomeUnknown):
             rows = {(number, order): None for order, number, *_ in batch.rows}
             over = {
-                (message.queue.number, message.order)
+                (message.queue.number, message.order): message
                 for message, author, _ in gathered
                 if author is not None or message.state == GONE
             }
-            self._gone += [(*key, 0) for key in rows if key in over]
-            self._doubtful |= rows.keys() - over
+            self._gone += [(*key, over[key]) for key in rows if key in over]
+            self._doubtful |= rows.keys() - over.keys()
         self._unfiltered = True
         self._keep_to_own()
         gathered = gathered + self._gathered

@@ -14,6 +14,7 @@ from broker.core.errors import Refusal
 from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.queue_messages import DEAD, Death, Message, QueueSettings, living_name
 from broker.core.queues.queue_recorder import COMMIT_SECONDS
+from broker.core.queues.sqlite_store import COMMIT_BYTES
 from broker.core.queues.work_queue import Queue
 from tests.core.queues.cluster_broker import Broker
 from tests.core.queues.farm import Author, Worker
@@ -27,6 +28,9 @@ ALL = tuple(name + suffix for name in QUEUES for suffix in ("", DEAD, DEAD + DEA
 SETTINGS = QueueSettings(
     durable=True, dead_letters=frozenset(Death), expires=20.0, max_deliveries=3, max_messages=1_000
 )
+
+LARGE = 2 * COMMIT_BYTES // 5
+"""Bytes of a large message: three of them are more than one transaction writes."""
 
 CALM = 60
 """Rounds, of two seconds each, in which everything settles: longer than any pause before another attempt."""
@@ -109,8 +113,11 @@ class QueueHistory:
 
     def _send(self, member: Member, name: str) -> None:
         self._sent += 1
-        body = b"%d" % self._sent
-        member.broker.queue(name).put(b"head", body, author=member.broker.author, token=body)
+        body = b"%d" % self._sent + bytes(self._rng.choice((0, 0, LARGE)))
+        ttl = self._rng.choice((None, None, 5.0))
+        if ttl is not None:
+            self._answered.add(body)
+        member.broker.queue(name).put(b"head", body, ttl, author=member.broker.author, token=body)
 
     def _work(self, member: Member, _name: str) -> None:
         for _ in range(min(self._rng.randint(1, 4), len(member.broker.thread.jobs))):
@@ -232,6 +239,7 @@ class QueueHistory:
             assert member.broker.queues.messages == sum(queue.messages for queue in queues)
             for queue in queues:
                 assert queue.leaving == 0, queue.name
+                assert len(queue.waiting()) == len({message.order for message in queue.waiting()}), queue.name
                 if member.store.owns(("/", living_name(queue.name))):
                     here = {message.order: message.count for message in queue.waiting()}
                     assert here == self._database.orders("/", queue.name), queue.name
