@@ -261,7 +261,7 @@ class QueueRecorder:
             lost = last.queue.given_up and last.kept != KEPT
             if lost and (last.kept == WRITING or self._is_moved_on(moved)):
                 continue  # the transaction in progress, or the later move, decides
-            if lost or last.kept == KEPT or last.state == GONE:
+            if lost or last.state == GONE or last.kept not in (WAITING, WRITING):
                 del self._moved[moved]
                 ended.append((former, not lost))
             if lost:

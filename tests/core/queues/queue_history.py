@@ -7,12 +7,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 
+import attrs
 from twisted.logger import capturedLogs
 
 from broker.core.database import StateUnusable
 from broker.core.errors import Refusal
 from broker.core.queues.consumer_ring import Consumer
-from broker.core.queues.queue_messages import DEAD, Death, Message, QueueSettings, living_name
+from broker.core.queues.queue_messages import (
+    DEAD,
+    NOT_KEPT,
+    Death,
+    Message,
+    QueueRule,
+    QueueSettings,
+    living_name,
+)
 from broker.core.queues.queue_recorder import COMMIT_SECONDS
 from broker.core.queues.sqlite_store import COMMIT_BYTES
 from broker.core.queues.work_queue import Queue
@@ -80,6 +89,7 @@ class QueueHistory:
             self._move: 4,
             self._wait: 2,
             self._require: 3,
+            self._reload: 0.5,
             self._back: 1,
             self._away: faults,
             self._expire: faults,
@@ -94,6 +104,7 @@ class QueueHistory:
             for _ in range(self._steps):
                 self._act()
                 self._check_totals()
+                self._find_unkept()
             self._settle()
         for event in logs:
             failure = event.get("log_failure")
@@ -148,6 +159,11 @@ class QueueHistory:
     def _consume(self, member: Member, name: str) -> None:
         worker = Worker(self._rng.randint(1, 3))
         member.workers.append((worker, member.broker.queue(name).join(worker)))
+
+    def _reload(self, member: Member, name: str) -> None:
+        """One of its queues is not durable from now on, or all are again."""
+        rules = [QueueRule((name,), attrs.evolve(SETTINGS, durable=False))] if self._rng.random() < 0.5 else []
+        member.broker.queues.use([*rules, QueueRule(("*",), SETTINGS)])
 
     def _busy(self, member: Member) -> Worker | None:
         busy = [worker for worker, _ in member.workers if worker.held]
@@ -217,6 +233,7 @@ class QueueHistory:
             for member in self._members.values():
                 member.broker.clock.advance(2.0)
                 member.broker.thread.work_all()
+                self._find_unkept()
 
     def _check_totals(self) -> None:
         """The totals are those of the queues, and of the messages that workers have of queues that are gone."""
@@ -229,6 +246,14 @@ class QueueHistory:
             held = sum(len(worker.held) for worker, _ in member.workers)
             assert counted <= member.broker.queues.messages <= counted + held
 
+    def _find_unkept(self) -> None:
+        """Messages that were moved to a queue that is not durable, or died in one, may be lost."""
+        for member in self._members.values():
+            held = (message for worker, _ in member.workers for message in worker.held)
+            for message in (*held, *(message for queue in member.queues() for message in queue.waiting())):
+                if message.kept == NOT_KEPT and not message.queue.settings.durable:
+                    self._answered.add(bytes(message.body))
+
     def _check_messages(self) -> None:
         """Nothing confirmed to an author is lost, and each broker has in memory what the store has of its queues."""
         safe = {body for author in self._authors for body in author.safe}
@@ -240,8 +265,9 @@ class QueueHistory:
             for queue in queues:
                 assert queue.leaving == 0, queue.name
                 assert len(queue.waiting()) == len({message.order for message in queue.waiting()}), queue.name
-                if member.store.owns(("/", living_name(queue.name))):
-                    here = {message.order: message.count for message in queue.waiting()}
+                loaded = member.broker.ownership.stores("/", queue.name)  # not claimed while the store failed
+                if loaded and member.store.owns(("/", living_name(queue.name))):
+                    here = {message.order: message.count for message in queue.waiting() if message.kept != NOT_KEPT}
                     assert here == self._database.orders("/", queue.name), queue.name
 
 

@@ -389,6 +389,19 @@ def test_a_queue_is_forgotten_whose_moved_message_was_confirmed_before_any_write
     farm.store.close()
 
 
+def test_a_queue_is_forgotten_whose_moved_message_is_in_memory_now(directory: str) -> None:
+    settings = QueueSettings(durable=True, expires=1.0)
+    farm = DurableFarm(directory, settings)
+    farm.queues.use([QueueRule(("memory",), QueueSettings()), QueueRule(("*",), settings)])
+    farm.send(b"1")
+    for source, target in (("q", "other"), ("other", "memory")):
+        assert farm.queue(source).move(farm.queue(target), lambda message: message.head)
+    farm.commit()
+    farm.wait(2)
+    assert (farm.info(), farm.load("memory")) == (None, (1, 0))
+    farm.store.close()
+
+
 # the dead
 
 
