@@ -537,6 +537,8 @@ class DirectorSession(ElkoSession):
             server.leave()
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
+            self._watched = None
+            self._watched_bytes = 0
             self._wiring.director.forget(watcher)
 
 

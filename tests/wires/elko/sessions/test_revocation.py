@@ -16,6 +16,7 @@ from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession
+from broker.wires.elko.sessions.director_pages import READ_POLL_INTERVAL
 from broker.wires.elko.sessions.director_session import DirectorSession
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE
@@ -144,6 +145,29 @@ def test_the_watches_of_the_directors_administrator_end_with_the_right_to_view(t
     farm.settle()
     assert ann.take() == []
     assert not ann.closed
+
+
+@pytest.mark.parametrize("how", ["disconnect", "half-close"])
+def test_the_right_to_view_ends_after_the_input_of_an_administrator(tmp_path: Path, how: str) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    farm = DirectorFarm()
+    control = access(rig, policy())
+    ann = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
+    ann.say("admin", "auth", auth=ANN)
+    ann.say("admin", "watch", context="context-a")
+    ann.take()
+    ann.peer.behind = True
+    ann.say("admin", "listproviders")
+    if how == "disconnect":
+        ann.say("admin", "disconnect")
+    else:
+        assert ann.session.input_ended()
+    rig.change(NO_VIEW)
+    control.review()  # all sessions of the listener, of which one that fails would leave out the others
+    assert (ann.take(), ann.closed) == ([], False)
+    ann.peer.behind = False
+    farm.clock.advance(READ_POLL_INTERVAL)
+    assert ([answer["op"] for answer in ann.take()], ann.closed) == (["listproviders"], True)
 
 
 def test_a_reservation_that_waits_is_denied_with_the_right_to_the_context(tmp_path: Path) -> None:
