@@ -52,7 +52,7 @@ from broker.core.director.director_interfaces import (
 from broker.core.director.farm import Farm
 from broker.core.director.farm_record import FarmRecorder, read
 from broker.core.director.farm_state import OpenContext, Server
-from broker.core.director.placement import Placer
+from broker.core.director.placement import Placer, check_names
 from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
 from broker.core.director.returning import Returning
@@ -206,9 +206,12 @@ class Director:
         return ServerLink(self._farm, label, link, room=room)
 
     def reserved(self, requester: Hashable) -> int:
-        return self._reservations.quotas.of(requester)
+        waiting = 0 if self._returning is None else self._returning.of(requester)
+        return self._reservations.quotas.of(requester) + waiting
 
     def reserve(self, request: Request) -> Granted | Deferred[Granted]:
+        # Before a wait, which keeps the names.
+        check_names(request)
         waiting = None if self._returning is None else self._returning.wait(request)
         if waiting is None:
             return self._placer.reserve(request)

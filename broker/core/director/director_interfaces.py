@@ -321,7 +321,7 @@ class IDirector(Interface):
         """
 
     def reserved(requester: Hashable) -> int:
-        """Return the number of unused reservations of a requester."""
+        """Return the number of unused reservations of a requester, and of its requests that wait."""
 
     def reserve(request: Request) -> Granted | Deferred[Granted]:
         """Reserve a place for a user. The server is notified before the answer.

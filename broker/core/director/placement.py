@@ -61,8 +61,7 @@ class Placer:
         self.denied = 0
 
     def reserve(self, request: Request) -> Granted:
-        """Reserve a place at once; see `IDirector.reserve`."""
-        check_names(request)
+        """Reserve a place at once, for a request with valid names; see `IDirector.reserve`."""
         protocol, context, user, internal = request.protocol, request.context, request.user, request.internal
         most = MAX_RESERVATIONS_EACH if internal else request.most
         holder = _holder(request)

@@ -68,6 +68,10 @@ class Returning:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def of(self, requester: Hashable) -> int:
+        """Return the number of waiting requests of a requester."""
+        return self._of[requester]
+
     def wait(self, request: Request) -> Deferred[None] | None:
         """Return None if a request is to be answered now, else a Deferred that fires when it is. It never fails."""
         if self._end is None or not self._waits(request.protocol, request.context, request.internal):

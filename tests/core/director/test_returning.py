@@ -14,6 +14,7 @@ from broker.core.damage import checksum
 from broker.core.director.director_interfaces import Granted, Request
 from broker.core.director.farm_record import FRESH_SECONDS, RECORD_SECONDS, RecordedServer, decode, encode, read
 from broker.core.director.returning import AT_ONCE, LOOK_EVERY, MAX_WAITING, SETTLE, WITHIN
+from broker.core.errors import Reason
 from tests.core.director.rig import Rig, Side
 
 
@@ -171,6 +172,26 @@ def test_a_requester_has_as_many_waiting_as_it_may_have_reservations(farm: Resta
     by = object()
     assert farm.asks("context-inn", by=by, most=1) == []
     assert len(farm.asks("context-inn", "user-ann", by=by, most=1)) == 1
+
+
+def test_waiting_requests_count_as_reservations_of_their_requester(farm: Restarted) -> None:
+    farm.rig.server("one").open("context-inn")
+    rig = farm.restart()
+    by = object()
+    waiting = [farm.asks("context-inn", user, by=by) for user in ("user-ann", "user-joe")]
+    assert rig.director.reserved(by) == 2
+    rig.server("one").open("context-inn")
+    farm.wait(2 * LOOK_EVERY)
+    assert [place(each) for each in waiting] == ["one:1", "one:1"]
+    assert rig.director.reserved(by) == 2
+
+
+@pytest.mark.parametrize(("context", "user"), [("context-" + "x" * 255, "user-joe"), ("context-inn", "u" * 256)])
+def test_a_request_with_a_name_that_is_too_long_does_not_wait(farm: Restarted, context: str, user: str) -> None:
+    farm.rig.server("one").open("context-inn")
+    farm.restart()
+    [refusal] = farm.asks(context, user)
+    assert refusal.reason is Reason.PARAMETER
 
 
 def test_waiting_requests_are_bounded_and_released_in_turns(farm: Restarted) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core.director.director_interfaces import DirectorSettings
 from broker.core.errors import Reason
+from broker.core.model import MAX_TEXT
 from tests.access.memory import MemoryAccess
 from tests.wires.elko.director_recording import DirectorFarm, opens, policy, reserve
 
@@ -77,6 +78,15 @@ def test_the_tag_comes_back_last(farm: DirectorFarm, tag: str) -> None:
         "deny": "unable to find suitable server",
         "tag": tag,
     }
+
+
+def test_a_tag_that_is_too_long_to_be_kept_is_denied(farm: DirectorFarm) -> None:
+    server, user = farm.server("cs1"), farm.user()
+    assert "reservation" in reserve(user, "context-a", tag="t" * MAX_TEXT)
+    server.take()
+    answer = reserve(user, "context-a", tag="t" * (MAX_TEXT + 1))
+    assert answer["deny"] == "reserve: tag has more than 1024 characters"
+    assert (user.reasons, user.closed, server.take()) == (["parameter"], False, [])
 
 
 @pytest.mark.parametrize(
