@@ -83,18 +83,15 @@ class Programs:
         """
         if len(self._running) >= MAX_RUNNING:
             raise OSError(errno.EAGAIN, f"{MAX_RUNNING} launched programs are running already")
-        executable = _executable(argv)
-        program = _Program(name, self._clock, self._running)
-        self._reactor.spawnProcess(program, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
+        self._start(_Program(name, self._clock, self._running), argv)
 
     def keep(self, name: str, argv: list[str], ended: Callable[[str], None]) -> Child:
         """Start a program that is a part of the broker, which must end it by `Child.end`.
 
         ``ended`` is called with a text when it has ended. Raises OSError with a ``strerror`` if it cannot be run.
         """
-        executable = _executable(argv)
         child = Child(name, self._clock, set(), ended)
-        self._reactor.spawnProcess(child, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
+        self._start(child, argv)
         return child
 
     def run(self, name: str, argv: list[str], data: bytes, seconds: float) -> Deferred[None]:
@@ -104,12 +101,11 @@ class Programs:
         """
         if len(self._running) >= MAX_RUNNING:
             return fail(ProgramFailed(f"{MAX_RUNNING} launched programs are running already"))
+        task = _Task(name, self._clock, self._running, data, seconds)
         try:
-            executable = _executable(argv)
+            self._start(task, argv)
         except OSError as error:
             return fail(ProgramFailed(f"cannot be run: {error.strerror}"))
-        task = _Task(name, self._clock, self._running, data, seconds)
-        self._reactor.spawnProcess(task, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
         return task.ended
 
     def stop(self) -> None:
@@ -124,6 +120,10 @@ class Programs:
         self._running.clear()
         if self._reaping is not None:
             self._reaping.cancel()
+
+    def _start(self, program: _Program, argv: list[str]) -> None:
+        executable = os.fsencode(_executable(argv))
+        self._reactor.spawnProcess(program, executable, [os.fsencode(a) for a in argv], env=None)
 
     def _reap(self) -> None:
         self._reaping = self._clock.callLater(REAP_EVERY, self._reap)

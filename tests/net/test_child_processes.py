@@ -223,13 +223,19 @@ sys.stdout.write("no newline")
             self.assertEqual(os.path.getsize(path), 200_000)
 
     async def test_a_task_that_fails_is_a_failure_with_its_reason(self) -> None:
-        for argv, why in (
-            (["sh", "-c", "exit 3"], "it ended with exit code 3"),
-            (["/nonexisting"], "cannot be run: No such file or directory"),
-        ):
-            with self.assertRaises(ProgramFailed) as failed:
-                await self.programs.run("task", argv, b"x" * 200_000, WAIT)
-            self.assertEqual(str(failed.exception), why)
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "script")
+            with open(path, "w") as script:
+                script.write("#!/nonexisting\n")
+            os.chmod(path, 0o700)
+            for argv, why in (
+                (["sh", "-c", "exit 3"], "it ended with exit code 3"),
+                (["/nonexisting"], "cannot be run: No such file or directory"),
+                ([path], "cannot be run: No such file or directory"),
+            ):
+                with self.assertRaises(ProgramFailed) as failed:
+                    await self.programs.run("task", argv, b"x" * 200_000, WAIT)
+                self.assertEqual(str(failed.exception), why)
 
     async def test_a_task_that_ends_before_its_start_returns(self) -> None:
         programs = Programs(Hurried(self.clock))
