@@ -244,6 +244,8 @@ class ConsoleSession:
     def _message(self, prefix: str, text: str) -> None:
         try:
             for message in self._dialects[prefix].messages(text):
+                if self._over:
+                    return  # a message before has ended the session
                 self._dialogues[prefix].say(message)
         except Malformed as malformed:
             self.refuse(malformed)

@@ -260,6 +260,19 @@ def test_one_may_leave(operator: Operator, word: str) -> None:
     assert operator.closed
 
 
+def test_a_line_ends_with_the_session(farm: ElkoFarm, operator: Operator) -> None:
+    replies = operator.get('{op:"ping"} {op:"disconnect"} {op:"launch", name:"web"}')
+    assert (replies, operator.closed) == ([{"to": "admin", "op": "pong"}], True)
+    assert farm.spawned == []
+
+
+def test_a_line_that_is_wrong_too_often_is_carried_out_no_further(farm: ElkoFarm) -> None:
+    operator = enter(farm, patience=3)
+    operator.type('{op:"launch", name:"web"} ' + '{to:"nobody", op:"ping"} ' * 5 + '{op:"launch", name:"web"}')
+    assert (operator.closed, len(farm.spawned)) == (True, 1)
+    assert [refusal.reason for refusal in operator.peer.refusals] == [Reason.UNKNOWN_TARGET] * 4
+
+
 def test_empty_lines_are_nothing(operator: Operator) -> None:
     assert operator.type("", "   ", "\t") == ""
     assert operator.peer.refusals == []
