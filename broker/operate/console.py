@@ -452,7 +452,7 @@ class _Printer:
 
     def refused(self, refusal: Refusal) -> bool:
         """Print a refusal."""
-        self._peer.write(f"error: {refusal.text}\r\n".encode())
+        self._peer.write(_printable(f"error: {refusal.text}") + b"\r\n")
         return self._peer.refused(refusal)
 
     def go_on_with(self, steps: Iterator[None]) -> None:

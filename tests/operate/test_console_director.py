@@ -144,6 +144,11 @@ def test_what_is_wrong_is_said_once(operator: Operator, line: str, error: str) -
     assert not operator.closed
 
 
+def test_an_error_has_no_commands_for_the_terminal(operator: Operator) -> None:
+    text = operator.type(r'director {op:"say", context:"\u001b[2J\n", text:"x"}')
+    assert text == "error: context \\u001b[2J\n not found\n"
+
+
 def test_without_a_director_there_are_no_such_commands() -> None:
     operator = enter(ElkoFarm())
     operator.read()
