@@ -102,6 +102,8 @@ class Writer(Direction):
         # The socket would refuse it each time, and with it all Contents behind it.
         if not isinstance(body, bytes | bytearray | memoryview):
             raise TypeError(f"a body has bytes, not {type(body).__name__}")
+        # A copy of what the program may change before it is sent; also of a view that is no contiguous array of bytes.
+        body = bytes(body)
         content = _Content(self._tail(resource, properties or {}), body)
         if len(body) > self._settings.max_body:
             raise ValueError(f"the body has {len(body)} bytes, more than {self._settings.max_body}")

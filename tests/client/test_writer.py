@@ -74,6 +74,20 @@ class Contents(Flows):
         self.sends(writer, b"bytes")
         self.assertEqual(bytes((await self.contents(1))[0].body), b"bytes")
 
+    async def test_a_body_is_that_of_the_moment_of_the_call_whatever_kind_of_buffer_it_is(self) -> None:
+        writer = await self.writer(window_bytes=QUICK.max_body, max_body=8)
+        buffer = bytearray(b"before")
+        self.broker.stop()
+        await self.until(lambda: not writer.up)
+        self.sends(writer, buffer)
+        buffer[:] = b"after!"
+        self.sends(writer, memoryview(b"a-b-c-")[::2])
+        with self.assertRaises(ValueError):
+            writer.send(memoryview(bytes(12)).cast("I"))  # type: ignore[arg-type]  # 3 numbers, 12 bytes
+        self.sends(writer, b"last")
+        await self.broker.start()
+        self.assertEqual([bytes(content.body) for content in await self.contents(3)], [b"before", b"abc", b"last"])
+
     async def test_each_is_settled_by_its_own_confirm_k03(self) -> None:
         writer = await self.writer()
         first, second, third = [writer.send(b"%d" % number) for number in range(3)]
