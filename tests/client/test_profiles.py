@@ -270,6 +270,22 @@ class Offers(Helpers):
         self.assertEqual(self.offers()[2], ("service/bank", "withdraw", None))
         await offer.ended
 
+    async def test_an_offer_is_made_again_after_more_reports_than_there_is_room_for(self) -> None:
+        settings = attrs.evolve(FAST, window=2)
+        offer = await registry.offer(self.client(settings=settings), "bank", "h:1", load=0.25, on_event=self.told)
+        self.broker.stop()
+        await self.until(lambda: not offer.writer.up)
+        reports = [offer.load(0.5), offer.load(0.75)]
+        with self.assertRaises(Full):
+            await offer.load(1.0)
+        self.broker.commands.clear()
+        await self.broker.start()
+        for report in reports:
+            await report
+        await self.until(lambda: len(self.broker.of(Content)) == 4 or offer.writer.flow.closed)
+        self.assertEqual([what for _, what, _ in self.offers()], [None, None, "offer", None])
+        self.assertEqual(self.offers()[3], ("load", None, {"load": 1.0}))
+
     async def test_a_load_needs_a_lease_for_loads(self) -> None:
         offer = await registry.offer(self.client(), "bank", "h:1")
         self.assertEqual(self.asked_for()[0]["resources"], ["service/bank"])

@@ -370,8 +370,11 @@ class Offer(LoadReporter):
         generation = self.writer.generation
         while self.writer.generation == generation:
             try:
+                # Reports of loads during the loss of the flow may have taken all room.
+                await self.writer.room()
                 await self.writer.send(self._body, self._resource, {"type": "offer", "content-type": JSON})
                 if self._load is not None:
+                    await self.writer.room()
                     await super().report(LoadReport(self._load))
             except Rejected as rejected:
                 if not rejected.recycle:
