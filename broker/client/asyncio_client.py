@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -25,6 +27,7 @@ from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from broker.client import mtl
+from broker.client.aside import aside
 from broker.client.credentials import Credentials
 from broker.client.reader import Delivery
 from broker.client.settings import Keys, Settings
@@ -59,8 +62,7 @@ class Client:
             virtual_host=virtual_host,
             keys=keys,
             settings=settings,
-            # The reactor's own thread pool would start only with `reactor.run`.
-            in_thread=self._in_thread,
+            in_thread=partial(aside, self._soon),
             transport=transport,
         )
         """The client itself. Deferreds that it returns are awaited by `wait`."""
@@ -99,6 +101,6 @@ class Client:
 
         return handle
 
-    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        future = self._loop.run_in_executor(None, lambda: function(*arguments))
-        return Deferred.fromFuture(asyncio.ensure_future(future, loop=self._loop))
+    def _soon(self, function: Callable[..., Any], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *arguments)

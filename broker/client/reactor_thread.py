@@ -99,26 +99,6 @@ class ReactorThread:
             with self._lock:
                 self._waiting.discard(done)
 
-    def aside(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
-        """Call a function that blocks in a thread of its own, from the thread of the reactor. Such a thread does not
-        keep the process alive, as a look-up of a name would."""
-        done: Deferred[Any] = Deferred()
-
-        def finish(report: Callable[[Any], object], result: Any) -> None:
-            if not done.called:
-                report(result)
-
-        def work() -> None:
-            try:
-                result = function(*arguments)
-            except Exception as error:
-                self.soon(finish, done.errback, error)
-            else:
-                self.soon(finish, done.callback, result)
-
-        threading.Thread(target=work, daemon=True).start()
-        return done
-
     def _run(self) -> None:
         self.reactor.run(installSignalHandlers=False)
 

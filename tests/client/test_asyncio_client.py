@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,25 @@ def test_waiting_can_be_cancelled_and_ends_with_the_client() -> None:
         run(main())
     finally:
         context.destroy(0)
+
+
+def test_a_client_needs_no_thread_of_the_loops_own() -> None:
+    # The program may hold all of them; and `asyncio.run` waits for them, for as long as a look-up of a name takes.
+    fake = FakeBroker({"anna": "pencil"})
+    end = threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        held = loop.run_in_executor(None, end.wait)
+        try:
+            async with fake.asyncio_client(ANNA) as client:
+                await asyncio.wait_for(client.wait(client.client.open), PATIENCE)
+        finally:
+            end.set()
+        await held
+
+    asyncio.run(main())
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no /proc/self/fd")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from broker.client import mtl
+from broker.client.aside import aside
 from broker.client.blocking.blocking_profiles import Caller, Offer, Reader, Watch, Worker, Writer
 from broker.client.credentials import Credentials
 from broker.client.errors import Closed
@@ -44,8 +46,7 @@ class Client:
             virtual_host=virtual_host,
             keys=keys,
             settings=settings,
-            # The reactor's own thread pool would start only with `reactor.run`.
-            in_thread=self._thread.aside,
+            in_thread=partial(aside, self._thread.soon),
             transport=transport,
         )
         """The client in the thread. Use it only by `wait`."""
