@@ -348,11 +348,13 @@ class Offer:
 
     def withdraw(self) -> None:
         """Withdraw the offer. A broker that does not answer ends it after its TTL."""
-        if self._ended.is_set():
-            return
+        if not self._ended.is_set():
+            self._end()
+            self._delete()
+
+    def _end(self) -> None:
         self._ended.set()
         self._client._offers.discard(self)
-        self._delete()
 
     def _delete(self) -> None:
         # Since a change of brokers, the one in use may not know it: another has it until its TTL.
@@ -399,8 +401,7 @@ class Offer:
                     continue
                 if not self._ended.is_set():  # else it is the answer to a renewal after the withdrawal
                     self.error = error
-                    self._ended.set()
-                    self._client._offers.discard(self)
+                    self._end()
 
 
 class AsyncHttpClient:
@@ -428,8 +429,17 @@ class AsyncHttpClient:
         return await self._in_thread(self.client.find, name, **more)
 
     async def offer(self, name: str, hostport: str, **more: Any) -> Offer:
-        """See `HttpClient.offer`. Methods of the offer block: ``await asyncio.to_thread(offer.load, 0.5)``."""
-        return await self._in_thread(self.client.offer, name, hostport, **more)
+        """See `HttpClient.offer`. Methods of the offer block: ``await asyncio.to_thread(offer.load, 0.5)``.
+
+        An offer whose await is cancelled is not renewed: it ends after its TTL, unless it is offered again.
+        """
+        registered = self._threads.submit(self.client.offer, name, hostport, **more)
+        try:
+            return await asyncio.wrap_future(registered)
+        except asyncio.CancelledError:
+            # No withdrawal, which could meet the registration of a second attempt: both are one instance.
+            self._threads.submit(lambda: registered.result()._end())
+            raise
 
     async def watch(self, name: str) -> AsyncIterator[Change]:
         """See `HttpClient.watch`."""

@@ -249,6 +249,40 @@ def test_an_offer_and_a_watch_outlast_a_refusal_that_passes(status: int) -> None
         assert offer.error is None
 
 
+def test_an_offer_that_is_cancelled_during_its_registration_is_not_renewed() -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+    methods: list[str] = []
+
+    def answer(method: str, last: str, before: int) -> tuple[int, Any]:
+        methods.append(method)
+        if not arrived.is_set():
+            arrived.set()
+            go_on.wait(PATIENCE)
+        return 200, REGISTERED
+
+    async def work(url: str) -> None:
+        async with AsyncHttpClient(url, timeout=PATIENCE) as client:
+            offering = asyncio.ensure_future(client.offer("bank", "192.0.2.1:7000", ttl=PATIENCE))
+            await asyncio.to_thread(arrived.wait, PATIENCE)
+            offering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await offering
+            again = await client.offer("bank", "192.0.2.1:7000", ttl=PATIENCE)
+            go_on.set()
+            await asyncio.to_thread(client._threads.shutdown)  # all calls have ended
+            until(lambda: threads() == 1)
+            assert methods == ["PUT", "PUT"]
+            await asyncio.to_thread(again.withdraw)
+            until(lambda: threads() == 0)
+            assert methods == ["PUT", "PUT", "DELETE"]
+
+    def threads() -> int:
+        return sum(each.name.startswith("offer ") for each in threading.enumerate())
+
+    with answering(answer) as url:
+        asyncio.run(work(url))
+
+
 def test_the_owner_token_is_sent_with_each_request_after_the_registration() -> None:
     """It lets the offer be renewed and withdrawn from another address of this machine."""
     tokens: dict[str, str | None] = {}
