@@ -185,7 +185,7 @@ class Control:
     # the session
 
     async def _enter(self) -> wire.Ready:
-        faults: list[str] = []
+        faults: dict[str, str] = {}
         while self._ready is None:
             try:
                 reply = self._unauthorized or await self._open()
@@ -200,12 +200,16 @@ class Control:
                     self._failures += 1
                     raise
                 tried = self._endpoints.current
+                round_over = self._endpoints.next()
                 if isinstance(lost, NoBroker):
-                    faults.append(str(lost))
-                    if not self._endpoints.next():
+                    faults[tried] = str(lost)
+                    if len(faults) >= len(self._endpoints.all):
+                        raise Unreachable("; ".join(faults.values())) from None
+                    if not round_over:
                         continue
-                    raise Unreachable("; ".join(faults)) from None
-                pause = self._pauses.next() if self._endpoints.next() else self._settings.least_pause
+                else:
+                    faults.clear()  # there is a broker, which has no session for the client at present
+                pause = self._pauses.next() if round_over else self._settings.least_pause
                 self.log.info(
                     "cannot open a session at {endpoint}: {why}; next attempt in {pause:.1f} s",
                     endpoint=tried,

@@ -80,6 +80,11 @@ class Endpoints:
         return self._given
 
     @property
+    def all(self) -> Sequence[str]:
+        """The endpoints with an address in place of each name that has several."""
+        return self._all
+
+    @property
     def current(self) -> str:
         """The endpoint in use, or the next one to be tried."""
         return self._all[self._at]

@@ -6,11 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
-from broker.client.errors import Lost
+from broker.client.errors import Lost, Unreachable
 from broker.client.mtl import Client, Settings
 from broker.client.profiles import registry
 from broker.client.settings import Event
@@ -24,7 +26,7 @@ SETTINGS = Settings(first_contact=None, failover=2.0, least_pause=0.1, most_paus
 class Machines:
     """A transport to brokers by their endpoints; others are silent."""
 
-    def __init__(self, **brokers: FakeBroker) -> None:
+    def __init__(self, **brokers: FakeBroker | Draining) -> None:
         self.brokers = brokers
         self.connected: list[str] = []
 
@@ -60,12 +62,28 @@ class Silent:
     def close(self, linger: int = 0) -> None: ...
 
 
-def client_of(machines: Machines, *endpoints: str, look_up: Any = None) -> tuple[Client, Clock]:
+class Draining:
+    """A broker that drains."""
+
+    def connect(self, reactor: Any, endpoint: str, receive: Callable[[list[bytes]], object], *_: Any) -> Any:
+        refusal = b'{"status": "Unavailable", "reason": "the broker is draining: connect to another one"}'
+
+        class Connection(Silent):
+            def send(self, frames: Any) -> bool:
+                reactor.callLater(0, receive, [b"", b"503", refusal])
+                return True
+
+        return Connection()
+
+
+def client_of(
+    machines: Machines, *endpoints: str, look_up: Any = None, settings: Settings = SETTINGS
+) -> tuple[Client, Clock]:
     clock = Clock()
     client = Client(
         clock,
         endpoints[0] if len(endpoints) == 1 else endpoints,
-        settings=SETTINGS,
+        settings=settings,
         transport=machines,
         in_thread=look_up or (lambda function, *more: succeed(function(*more))),
     )
@@ -96,6 +114,50 @@ def test_all_brokers_are_tried_before_the_pause_grows() -> None:
     run(clock, 30.0)
     assert machines.connected[:6] == [A, B] * 3
     assert len(machines.connected) >= 10
+    client.close()
+
+
+FIRST = attrs.evolve(SETTINGS, first_contact=2.0)
+
+
+def test_a_client_that_was_cancelled_at_the_second_broker_tries_the_first_one_too() -> None:
+    machines = Machines(**{C: FakeBroker()})
+    client, clock = client_of(machines, C, B, settings=FIRST)
+    one = machines.brokers.pop(C)
+    opened = client.open()
+    opened.addErrback(lambda failure: None)
+    run(clock, 1.5)  # one second for the first broker, and a part of that for the second
+    assert machines.connected == [C, B]
+    opened.cancel()
+    machines.brokers[C] = one
+    opened = client.open()
+    run(clock, 3.0)
+    assert opened.called
+    assert client.sessions == 1
+    client.close()
+
+
+@pytest.mark.parametrize("endpoints", [(A, B), (B, A)])
+def test_a_broker_that_drains_is_there_whatever_the_others_are(endpoints: tuple[str, str]) -> None:
+    machines = Machines(**{A: Draining()})
+    client, clock = client_of(machines, *endpoints, settings=FIRST)
+    opened = client.open()
+    run(clock, 10.0)
+    assert not opened.called
+    machines.brokers[A] = FakeBroker()  # the drain is undone
+    run(clock, 5.0)
+    assert opened.called
+    assert client.sessions == 1
+    client.close()
+
+
+def test_without_any_broker_each_endpoint_is_named_once() -> None:
+    client, clock = client_of(Machines(), A, B, settings=FIRST)
+    failures: list[Failure] = []
+    client.open().addErrback(failures.append)
+    run(clock, 5.0)
+    assert isinstance(failures[0].value, Unreachable)
+    assert str(failures[0].value) == f"{A}: nothing is there; {B}: nothing is there"
     client.close()
 
 
