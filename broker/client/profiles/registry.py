@@ -350,12 +350,14 @@ class Offer(LoadReporter):
         return super().report(report)
 
     async def withdraw(self) -> None:
-        """Withdraw the offer."""
-        if self.writer.up:
-            # The end of the flow withdraws the offer as well, so a failure here does not matter.
-            with suppress(MtlError):
-                await self.writer.send(b"", self._resource, {"type": "withdraw"})
-        self.writer.close()
+        """Withdraw the offer, also if the call is cancelled."""
+        try:
+            if self.writer.up:
+                # The end of the flow withdraws the offer as well, so a failure here does not matter.
+                with suppress(MtlError):
+                    await self.writer.send(b"", self._resource, {"type": "withdraw"})
+        finally:
+            self.writer.close()
 
     def make(self) -> None:
         """Send the offer by the current flow."""
