@@ -22,9 +22,10 @@ CANCEL_TIMEOUT = 1.0
 
 
 class ReactorThread:
-    """A reactor in a thread."""
+    """A reactor in a thread. ``limit`` is the time limit of `limited` calls without one of their own, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = limit
         self.reactor: Any = PollReactor()
         self._thread = threading.Thread(target=self._run, name="mtl", daemon=True)
         # Reentrant: a signal handler may call `soon` while it interrupts a call of the same thread.
@@ -98,6 +99,10 @@ class ReactorThread:
         finally:
             with self._lock:
                 self._waiting.discard(done)
+
+    def limited(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
+        """See `call`; without a ``timeout`` the limit of the thread applies."""
+        return self.call(function, *arguments, timeout=self.limit if timeout is None else timeout, **named)
 
     def _run(self) -> None:
         self.reactor.run(installSignalHandlers=False)

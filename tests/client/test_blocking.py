@@ -338,6 +338,24 @@ def test_a_request_of_a_lost_flow_is_not_replied_to_when_it_is_passed_over(stand
         assert replies == [b"done"]
 
 
+def test_the_time_limit_of_the_settings_is_that_of_requests_loads_and_withdrawals(stand: Stand) -> None:
+    with stand.client(settings=attrs.evolve(FAST, call_timeout=0.05)) as client:
+        caller, offer = client.caller(timeout=PATIENCE), client.offer("bank", "h:1", load=0.1, timeout=PATIENCE)
+        worker = client.serve("bank", loads=True, timeout=PATIENCE)
+        stand.broker.answers["Content"] = lambda identity, command: None  # it responds to nothing any more
+        for call in (
+            lambda: caller.call("bank", b""),
+            lambda: offer.load(0.5),
+            lambda: worker.load(0.5),
+            offer.withdraw,
+        ):
+            with pytest.raises(TimeoutError):
+                call()
+        assert decode(stand.broker.of(data_messages.Content)[2].table)["ttl"] == 50
+        # The end of its flow withdraws an offer, too.
+        assert client.wait(lambda: offer.offer.writer.flow.closed)
+
+
 def test_several_threads_serve_one_service(stand: Stand) -> None:
     inside = threading.Barrier(3)
 

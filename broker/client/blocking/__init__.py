@@ -12,8 +12,8 @@ Rules:
 - Contents wait in the client until the program takes them; where they are confirmed, until the program has answered
   them. Above a limit (the window, or `Settings.pending`) the client stops receiving.
 - A call that takes longer than its ``timeout``, in seconds, raises TimeoutError; the default is
-  `Settings.call_timeout`. `Client.wait` has no default. The first call raises `broker.client.errors.Unreachable` where
-  no broker is at the endpoints.
+  `Settings.call_timeout`. `Client.wait`, methods of a `Writer`, and those that take a message or a change have no
+  default. The first call raises `broker.client.errors.Unreachable` where no broker is at the endpoints.
 - `Client.wait` makes all functions of `broker.client.mtl` and `broker.client.profiles` available.
 """
 

@@ -37,8 +37,7 @@ class Client:
         settings: Settings | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self._thread = ReactorThread()
-        self._timeout = (settings or Settings()).call_timeout
+        self._thread = ReactorThread((settings or Settings()).call_timeout)
         self.client = mtl.Client(
             self._thread.reactor,
             endpoint,
@@ -70,12 +69,9 @@ class Client:
         """Call a function in the client's thread and return its result, or that of its Deferred or coroutine."""
         return self._thread.call(function, *arguments, timeout=timeout, **named)
 
-    def _call(self, function: Callable[..., Any], *arguments: Any, timeout: float | None, **named: Any) -> Any:
-        return self.wait(function, *arguments, timeout=self._timeout if timeout is None else timeout, **named)
-
     def open(self, timeout: float | None = None) -> Ready:
         """Open a session. Returns the broker's profiles and limits. The call is optional."""
-        ready: Ready = self._call(self.client.open, timeout=timeout)
+        ready: Ready = self._thread.limited(self.client.open, timeout=timeout)
         return ready
 
     def read(
@@ -90,7 +86,7 @@ class Client:
     ) -> Reader:
         """Open a reader of these resources."""
         reader = Reader(self._thread)
-        reader.reader = self._call(
+        reader.reader = self._thread.limited(
             self.client.read, profile, resources, reader.receive, confirm=confirm, window=window, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip
@@ -108,7 +104,7 @@ class Client:
         timeout: float | None = None,
     ) -> Writer:
         """Open a writer to these resources. By default Contents are confirmed, and sent again until they are."""
-        writer = self._call(
+        writer = self._thread.limited(
             self.client.writer, profile, resources, confirm=confirm, resend=resend, on_event=on_event, timeout=timeout
         )
         return Writer(self._thread, writer)
@@ -127,7 +123,7 @@ class Client:
         ``window`` is the number of requests that this worker may have at a time. ``loads`` permits `Worker.load`.
         """
         worker = Worker(self._thread)
-        worker.worker = self._call(
+        worker.worker = self._thread.limited(
             service.worker, self.client, name, worker.receive, window=window, loads=loads, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip
@@ -138,7 +134,7 @@ class Client:
         self, names: Sequence[str] = (), *, on_event: OnEvent | None = None, timeout: float | None = None
     ) -> Caller:
         """Open a caller of these services, or of any."""
-        caller = self._call(service.caller, self.client, names, on_event=on_event, timeout=timeout)
+        caller = self._thread.limited(service.caller, self.client, names, on_event=on_event, timeout=timeout)
         return Caller(self._thread, caller)
 
     def services(
@@ -151,13 +147,15 @@ class Client:
             view.close()
             return list(view.entries.values())
 
-        services: list[registry.Service] = self._call(look, timeout=timeout)
+        services: list[registry.Service] = self._thread.limited(look, timeout=timeout)
         return services
 
     def watch(self, name: str | None = None, *, on_event: OnEvent | None = None, timeout: float | None = None) -> Watch:
         """Watch all services, or those with a name. Returns when the first snapshot is complete."""
         watch = Watch(self._thread)
-        watch.view = self._call(registry.services, self.client, name, watch.changed, on_event=on_event, timeout=timeout)
+        watch.view = self._thread.limited(
+            registry.services, self.client, name, watch.changed, on_event=on_event, timeout=timeout
+        )
         self._thread.soon(lambda: watch.end_with(watch.view.ended))
         return watch
 
@@ -173,7 +171,7 @@ class Client:
         timeout: float | None = None,
     ) -> Offer:
         """Offer a service of the program's own. Returns when the broker has registered it."""
-        offer = self._call(
+        offer = self._thread.limited(
             registry.offer, self.client, name, hostport, protocol=protocol, label=label, load=load, on_event=on_event,
             timeout=timeout,
         )  # fmt: skip

@@ -318,7 +318,7 @@ class LoadReporter:
     ) -> None:
         """Report a load, with optional details (`broker.client.profiles.registry.LoadReport`)."""
         report = registry.LoadReport(load, requests, errors, in_flight, latency_ms)
-        self._thread.call(lambda: self._reporter.report(report), timeout=timeout)
+        self._thread.limited(lambda: self._reporter.report(report), timeout=timeout)
 
 
 class Offer(LoadReporter):
@@ -334,7 +334,7 @@ class Offer(LoadReporter):
 
     def withdraw(self, timeout: float | None = None) -> None:
         """Withdraw the offer."""
-        self._thread.call(self.offer.withdraw, timeout=timeout)
+        self._thread.limited(self.offer.withdraw, timeout=timeout)
 
 
 class Request(Content):
@@ -399,9 +399,12 @@ class Caller:
         *,
         retry: bool = False,
         wait: bool = False,
-        timeout: float = service.DEFAULT_TIMEOUT,
+        timeout: float | None = None,
     ) -> Delivery:
-        """Send a request to a service and return the reply. Errors and arguments are those of `service.Caller.call`."""
+        """Send a request to a service and return the reply. Errors and arguments are those of `service.Caller.call`,
+        whose default time limit applies where `Settings.call_timeout` is None."""
+        if timeout is None:
+            timeout = service.DEFAULT_TIMEOUT if self._thread.limit is None else self._thread.limit
 
         def call() -> object:
             return self.caller.call(name, body, properties, retry=retry, wait=wait, timeout=timeout)
