@@ -67,8 +67,11 @@ class ReactorThread:
     def call(self, function: Callable[..., Any], *arguments: Any, timeout: float | None = None, **named: Any) -> Any:
         """Call a function in the thread and return its result, or that of its Deferred or coroutine.
 
-        Raises the function's exception, TimeoutError after ``timeout`` seconds, and `Closed` after `stop`.
+        Raises the function's exception, TimeoutError after ``timeout`` seconds, `Closed` after `stop`, and RuntimeError
+        in the thread itself, where the call would wait for its own end.
         """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback in the client's thread must not call a method that blocks")
         done: Future[Any] = Future()
         running: list[Deferred[Any]] = []
 

@@ -22,6 +22,7 @@ from broker.client.credentials import Password
 from broker.client.errors import Closed, NotTaken, Refused, Rejected
 from broker.client.profiles import registry, service
 from broker.client.reactor_thread import ReactorThread
+from broker.client.settings import Event
 from broker.client.testing import FakeBroker
 from broker.wires.mtl.codec import data_messages
 from broker.wires.mtl.codec.field_table import decode
@@ -486,6 +487,26 @@ def test_nobody_waits_for_a_client_that_was_closed(stand: Stand) -> None:
         with pytest.raises(Closed):
             late()
     client.close()
+
+
+def test_a_call_in_the_clients_own_thread_does_not_wait_for_itself() -> None:
+    broker = FakeBroker()
+    refused: list[str] = []
+    with broker.blocking_client() as client:
+
+        def on_event(event: Event, why: str) -> None:
+            for call in (client.services, client.open, writer.flush, lambda: client.wait(int), client.close):
+                with pytest.raises(RuntimeError):
+                    call()
+            reader.drain()
+            refused.append(event.value)
+
+        writer = client.write("queue", ["jobs"])
+        reader = client.read("queue", ["jobs"], on_event=on_event)
+        broker.restart()
+        assert list(reader) == []  # it is drained
+        assert refused == ["lost"]
+        assert client.services() == []
 
 
 def test_a_client_leaves_no_descriptors_and_no_threads_behind(stand: Stand) -> None:

@@ -24,7 +24,7 @@ class Client:
     """A client of one broker at a time; its arguments are those of `broker.client.mtl.Client`. It runs until `close`.
 
     A call raises TimeoutError after its ``timeout``, by default `Settings.call_timeout`. ``on_event`` callbacks run in
-    the client's thread and must not block.
+    the client's thread and must not block: a call raises RuntimeError there.
     """
 
     def __init__(
