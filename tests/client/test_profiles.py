@@ -10,11 +10,14 @@ from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 from broker.client.errors import Closed, Full, NotTaken, Refused, Rejected, Unsettled
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.registry import Load, Service
 from broker.client.profiles.service import RequestFailed
+from broker.client.reader import Delivery
+from broker.client.testing import FakeBroker
 from broker.wires.mtl.codec import data_messages
 from broker.wires.mtl.codec.data_messages import Confirm, Content, Dismiss, Reject, Summon
 from broker.wires.mtl.codec.field_table import decode
@@ -505,6 +508,33 @@ class Callers(Helpers):
         self.broker.give("reply", b"late", correlation_id="1")
         await self.until(lambda: caller.unexpected)
         self.assertEqual(caller.waiting, 0)
+
+    async def test_a_request_that_is_sent_after_a_recovery_has_the_rest_of_its_time(self) -> None:
+        broker, clock = FakeBroker(), Clock()
+        client = broker.client(clock)
+        self.addCleanup(client.close)
+        opening = Deferred.fromCoroutine(service.caller(client))
+        clock.pump([0.1] * 10)
+        caller = await opening
+        again = caller.call("bank", b"", retry=True, timeout=10.0)
+        broker.stop()
+        clock.pump([0.1] * 5)
+        held = caller.call("bank", b"", wait=True, timeout=9.0)
+        clock.pump([0.1] * 50)
+        broker.start()
+        clock.pump([0.1] * 50)
+        for call in (again, held):
+            await self.fails(call, TimeoutError)
+        self.assertEqual(caller.writer.generation, 2)
+        requests: list[bytes] = []
+
+        def serve(request: Delivery) -> bytes:
+            requests.append(request.body)
+            return b""
+
+        Deferred.fromCoroutine(service.worker(client, "bank", serve))
+        clock.pump([0.1] * 10)
+        self.assertEqual(requests, [])
 
     async def test_there_is_a_limit(self) -> None:
         caller = await self.caller(settings=attrs.evolve(FAST, window=2))

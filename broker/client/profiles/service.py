@@ -138,10 +138,14 @@ async def worker(
 class _Call:
     """A request that awaits its reply."""
 
-    __slots__ = ("body", "done", "id", "properties", "resource", "retry")
+    __slots__ = ("body", "done", "end", "id", "properties", "resource", "retry")
 
-    def __init__(self, id: str, resource: str, body: bytes, properties: dict[str, Value], retry: bool) -> None:
+    def __init__(
+        self, id: str, end: float, resource: str, body: bytes, properties: dict[str, Value], retry: bool
+    ) -> None:
         self.id = id
+        self.end = end
+        """The time of its timeout, in seconds of the clock."""
         self.resource = resource
         self.body = body
         self.properties = properties
@@ -193,14 +197,10 @@ class Caller:
         503, or with ``wait`` when none has come in time. ``retry``: the request is idempotent and may be processed
         twice; it waits as well, since its worker may be reconnecting.
         """
-        more: dict[str, Value] = {
-            **(properties or {}),
-            "ttl": round(timeout * 1000),
-            "retry": retry,
-            "wait": wait or retry,
-        }
+        more: dict[str, Value] = {**(properties or {}), "retry": retry, "wait": wait or retry}
         self._count += 1
-        call = _Call(str(self._count), f"service/{name}", body, more, retry)
+        now = self._clock.seconds()
+        call = _Call(str(self._count), now + timeout, f"service/{name}", body, more, retry)
         if self.reader.flow.closed:
             call.done.errback(Closed("the caller is closed"))
         elif len(self._calls) >= self._most:
@@ -208,16 +208,20 @@ class Caller:
         else:
             self._calls[call.id] = call
             if self.reader.up:
-                self._send(call)
+                self._send(call, now)
         return call.done.addTimeout(timeout, self._clock, _timed_out).addBoth(self._completed, call)
 
-    def _send(self, call: _Call) -> None:
+    def _send(self, call: _Call, now: float) -> None:
         assert self.reader.lease is not None
-        address = self.reader.lease.more.get(REPLY, "")
+        # What is left of its time: a request must not reach a worker when nothing waits for the reply any more.
+        properties: dict[str, Value] = {
+            **call.properties,
+            "ttl": round(max(call.end - now, 0.0) * 1000),
+            "reply-to": self.reader.lease.more.get(REPLY, ""),
+            "correlation-id": call.id,
+        }
         try:
-            sent = self.writer.send(
-                call.body, call.resource, {**call.properties, "reply-to": address, "correlation-id": call.id}
-            )
+            sent = self.writer.send(call.body, call.resource, properties)
         except (TypeError, ValueError):
             self._end(call.id, Failure())
         else:
@@ -246,7 +250,7 @@ class Caller:
         """Handle loss and recovery of the flow."""
         for id, call in list(self._calls.items()):
             if event is Event.BACK:
-                self._send(call)
+                self._send(call, self._clock.seconds())
             elif event is Event.LOST and not call.retry:
                 self._end(id, Failure(Unsettled("the flow was lost before the reply came")))
 
