@@ -552,7 +552,9 @@ class Callers(Helpers):
         self.broker.stop()
         await self.fails(once, Unsettled)
         # what was never sent may be sent
-        later = caller.call("bank", b"later")
+        buffer = bytearray(b"later")
+        later = caller.call("bank", buffer)  # type: ignore[arg-type]
+        buffer[:] = b"changed"
         self.broker.commands.clear()
         await self.broker.start()
         asked = await self.asked(2)

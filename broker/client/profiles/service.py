@@ -200,6 +200,8 @@ class Caller:
         more: dict[str, Value] = {**(properties or {}), "retry": retry, "wait": wait or retry}
         self._count += 1
         now = self._clock.seconds()
+        if isinstance(body, bytearray | memoryview):
+            body = bytes(body)  # the program may change it before the request is sent, or sent again
         call = _Call(str(self._count), now + timeout, f"service/{name}", body, more, retry)
         if self.reader.flow.closed:
             call.done.errback(Closed("the caller is closed"))
