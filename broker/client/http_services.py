@@ -281,10 +281,11 @@ class HttpClient:
         query = {"pattern": re.sub(r"([*?\[])", r"[\1]", name), "kinds": KINDS}
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": place} if place else {})}
         target = f"/v1/watch?{urlencode(query, doseq=True)}"
-        response = self._ask(self.urls[0], "GET", target, None, headers, SILENCE)
+        response = self._ask(self.urls[0], "GET", target, None, headers, self._timeout)
         if response.status != 200:
             with closing(response):
                 raise _refusal(response, None)
+        response.sock.settimeout(SILENCE)  # type: ignore[attr-defined]
         return response
 
     def _next(self, url: str) -> None:

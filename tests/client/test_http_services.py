@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from broker.client import http_services
 from broker.client.errors import Refused, Unreachable
 from broker.client.http_services import MAX_SERVERS, AsyncHttpClient, Change, HttpClient
 from tests.client.test_wrong_address import server
@@ -247,6 +248,25 @@ def test_an_offer_and_a_watch_outlast_a_refusal_that_passes(status: int) -> None
         offer = client.offer("bank", "192.0.2.1:7000", ttl=0.1)
         assert renewed.wait(PATIENCE)
         assert offer.error is None
+
+
+def test_a_watch_leaves_a_broker_that_does_not_answer_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_services, "SILENCE", 10 * PATIENCE)
+    found = {"provider": 7, "protocol": "tcp", "hostport": "192.0.2.1:7000"}
+    end = threading.Event()
+
+    def silent(method: str, last: str, before: int) -> tuple[int, Any]:
+        end.wait(PATIENCE)
+        return 200, {"services": []}
+
+    with answering(silent) as first, answering(lambda *_: (200, {"services": [found]})) as second:
+        with HttpClient([first, second], timeout=0.5) as client:
+            seen: list[Change] = []
+            watching = threading.Thread(target=lambda: seen.extend(client.watch("bank")), daemon=True)
+            watching.start()
+            until(lambda: [change.event for change in seen] == ["up"])
+        end.set()
+        watching.join(PATIENCE)
 
 
 def test_an_offer_that_is_cancelled_during_its_registration_is_not_renewed() -> None:
