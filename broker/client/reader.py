@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any
 
@@ -341,9 +341,17 @@ def outcome(receive: Receive, delivery: Delivery) -> Deferred[Any]:
 
     def call() -> Any:
         result = receive(delivery)
-        return Deferred.fromCoroutine(result) if isinstance(result, Coroutine) else result
+        return Deferred.fromCoroutine(result) if isinstance(result, Coroutine) else has_run(result)
 
     return maybeDeferred(call)
+
+
+def has_run(result: object) -> object:
+    """Return the result of a handler. Raises TypeError for a generator or a coroutine, of which nothing has run: the
+    Content is not processed, and a confirm would lose it."""
+    if isinstance(result, Generator | AsyncGenerator | Coroutine):
+        raise TypeError(f"the handler is no plain function: its result, of type {type(result).__name__}, is not run")
+    return result
 
 
 def _trap_lost(failure: Failure) -> None:

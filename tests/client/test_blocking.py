@@ -157,6 +157,21 @@ def test_work_is_answered_by_what_becomes_of_it(stand: Stand) -> None:
     assert answers[3] == data_messages.Reject(4, True, True)
 
 
+def test_a_coroutine_that_nothing_runs_is_no_work_done(stand: Stand) -> None:
+    async def work() -> None: ...
+
+    def begin(content: Content) -> object:
+        reader.drain()
+        return never
+
+    never = work()
+    with jobs(stand) as (_, reader):
+        stand.give(b"x")
+        reader.work(begin)
+    never.close()
+    assert stand.answers(1) == [data_messages.Reject(1, False, True)]
+
+
 def test_what_is_not_confirmed_waits_until_it_is_taken(stand: Stand) -> None:
     with jobs(stand, confirm="none") as (_, reader):
         stand.give(*(b"%d" % number for number in range(300)))

@@ -176,6 +176,17 @@ class Answers(Flows):
         self.assertEqual(reader.busy, 0)
         self.flushLoggedErrors(ValueError)
 
+    async def test_a_handler_of_which_nothing_runs_has_not_processed_a_content(self) -> None:
+        async def asynchronous() -> Any:
+            yield
+
+        self.results = [(number for number in range(1)), asynchronous()]
+        await self.reader()
+        for body in (b"0", b"1"):
+            self.broker.give("jobs", body)
+        self.assertEqual(await self.answers(2), [Reject(1, False, True), Reject(2, False, True)])
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 2)
+
     async def test_the_application_may_answer_itself_and_only_the_first_answer_counts_k07(self) -> None:
         self.results = [later := Deferred[None](), Deferred[None]()]
         await self.reader()

@@ -23,7 +23,7 @@ from broker.client.errors import Closed, NotTaken
 from broker.client.profiles import registry, service
 from broker.client.profiles.registry import Service
 from broker.client.reactor_thread import ReactorThread
-from broker.client.reader import Delivery
+from broker.client.reader import Delivery, has_run
 from broker.wires.mtl.codec.field_table import Value
 
 # Contents for blocking programs: readers take them, and writers send them.
@@ -147,7 +147,7 @@ class Reader(Inbox[Content]):
         """
         for content in self:
             try:
-                function(content)
+                has_run(function(content))
             except Exception as error:
                 content.settle(Failure(error))
             else:
