@@ -426,6 +426,15 @@ def test_a_watch_ends_with_its_client() -> None:
     assert [change.event for change in changes] in (["up"], ["up", "down"])
 
 
+def test_an_offer_has_all_descriptive_members() -> None:
+    more: dict[str, Any] = {"label": "a bank", "zone": "east", "tags": ("v2",), "meta": {"owner": "anna"}}
+    with FakeBroker().blocking_client() as client:
+        client.offer("bank", "h:1", protocol="http", **more)
+        client.offer("bank", "h:2", zone="west")
+        [found] = client.services("bank", filter='zone=east and "v2" in tags')
+    assert found == registry.Service("bank", "h:1", "http", found.provider, **more)
+
+
 # everything else
 
 

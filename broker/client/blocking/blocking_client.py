@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -166,13 +166,16 @@ class Client:
         *,
         protocol: str = "tcp",
         label: str = "",
+        zone: str = "",
+        tags: Sequence[str] = (),
+        meta: Mapping[str, str] | None = None,
         load: float | None = None,
         on_event: OnEvent | None = None,
         timeout: float | None = None,
     ) -> Offer:
         """Offer a service of the program's own. Returns when the broker has registered it."""
         offer = self._thread.limited(
-            registry.offer, self.client, name, hostport, protocol=protocol, label=label, load=load, on_event=on_event,
-            timeout=timeout,
+            registry.offer, self.client, name, hostport, protocol=protocol, label=label, zone=zone, tags=tags,
+            meta=meta, load=load, on_event=on_event, timeout=timeout,
         )  # fmt: skip
         return Offer(self._thread, offer)
