@@ -78,7 +78,7 @@ class Top:
         if self.sort:
             query["sort"] = f"-{self.sort}" if self.descending else self.sort
         if self.filter:
-            query["pattern"] = self.filter if any(c in self.filter for c in "*?[") else f"*{self.filter}*"
+            query["search"] = self.filter
         return query
 
     def press(self, key: str) -> bool:

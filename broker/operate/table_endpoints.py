@@ -53,6 +53,14 @@ class ListQuery:
             "view's `help` says",
         ),
     ] = "*"
+    search: Annotated[
+        str,
+        Meta(
+            max_length=MAX_TEXT,
+            description="a part of such a text, in either case; with `*`, `?` or `[` (not that of an IPv6 address) a "
+            "pattern",
+        ),
+    ] = ""
     sort: Annotated[
         str,
         Meta(
@@ -95,7 +103,7 @@ def listing(call: Call, view: AnyView, registry: IRegistry, more: Mapping[str, o
     query: ListQuery = call.query
     conditions = tuple(map(_condition, query.where))
     reading = RegistryReading.of(call.grants)
-    selection = Selection(query.pattern, query.sort, conditions, query.offset, query.limit, query.filter)
+    selection = Selection(query.pattern, query.sort, conditions, query.offset, query.limit, query.filter, query.search)
     scan = Scan(view, selection, reading)
     about = {
         "offset": query.offset,

@@ -130,10 +130,11 @@ Pair = tuple[object, Any]
 class Selection:
     """The rows that are asked for.
 
-    ``pattern`` is a shell pattern for `View.keys`, ``sort`` a column (``-column`` for descending order; "" for the
-    view's own order). ``where`` has columns with the text that each must have, as `text_of` gives it; a float is
-    compared by its value, and of a list, one element must have the text. ``filter`` is the text for `View.filter`,
-    empty for none. ``offset`` rows are skipped, and at most ``limit`` are returned.
+    ``pattern`` is a shell pattern for `View.keys`, and ``search`` a text for `searcher`; both must match. ``sort`` is a
+    column (``-column`` for descending order; "" for the view's own order). ``where`` has columns with the text that
+    each must have, as `text_of` gives it; a float is compared by its value, and of a list, one element must have the
+    text. ``filter`` is the text for `View.filter`, empty for none. ``offset`` rows are skipped, and at most ``limit``
+    are returned.
     """
 
     pattern: str = "*"
@@ -142,6 +143,7 @@ class Selection:
     offset: int = 0
     limit: int = MAX_ROWS
     filter: str = ""
+    search: str = ""
 
 
 class Scan:
@@ -243,14 +245,14 @@ class Scan:
         """Yield the items that are selected, in lists of at most `ITEMS`."""
         view = self._view
         where, row, keys = self._selection.where, self._row, view.keys
-        matches = matcher(self._selection.pattern)
+        tests = [test for test in (matcher(self._selection.pattern), searcher(self._selection.search)) if test]
         shown = None if self._reading.every else view.shown
         items = self._items
         size = ROWS if where else ITEMS
         while some := list(islice(items, size)):
             if shown is not None:
                 some = [item for item in some if shown(self._reading, item)]
-            if matches is not None:
+            for matches in tests:
                 some = [item for item in some if any(map(matches, keys(item)))]
             if self._chosen is not None:
                 some = list(filter(self._chosen, some))
@@ -266,6 +268,20 @@ def _unzipped(run: list[Pair]) -> tuple[list[object], list[Any]]:
 def matcher(pattern: str) -> Callable[[str], object] | None:
     """Return the match of a shell pattern, case-sensitive; None for one that everything matches."""
     return None if pattern == "*" else re.compile(translate(pattern)).match
+
+
+_ADDRESS = re.compile(r"\[[0-9a-f:.]*:[0-9a-f:.]*(%|\]|$)", re.IGNORECASE)
+"""The beginning of an IPv6 address in brackets, which is no set of characters."""
+
+
+def searcher(typed: str) -> Callable[[str], object] | None:
+    """Return the match of what a person typed: a part of a text, in either case, or with ``*``, ``?`` or ``[`` a shell
+    pattern. Return None for one that everything matches."""
+    text = typed.strip()
+    if "*" in text or "?" in text or ("[" in text and not _ADDRESS.match(text)):
+        return matcher(text)
+    part = text.lower()
+    return (lambda name: part in name.lower()) if part else None
 
 
 def page(view: AnyView, pattern: str = "*", offset: int = 0, limit: int = MAX_ROWS) -> list[Row]:

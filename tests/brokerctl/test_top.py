@@ -60,11 +60,11 @@ def test_the_sort_moves_among_the_columns() -> None:
 
 def test_a_filter_is_typed_and_taken_by_enter_only() -> None:
     top = pressed(Top(offset=5), "/", "w", "q", "backspace", "e")
-    assert (top.editing, top.quit, "pattern" in top.query()) == ("we", False, False)
-    assert pressed(top, "enter").query() == {"offset": 0, "limit": 10, "pattern": "*we*"}
-    assert pressed(top, "/", "*", "enter").query()["pattern"] == "we*"
-    assert pressed(top, "/", "x", "escape").query()["pattern"] == "we*"
-    assert "pattern" not in pressed(top, "escape").query()
+    assert (top.editing, top.quit, "search" in top.query()) == ("we", False, False)
+    assert pressed(top, "enter").query() == {"offset": 0, "limit": 10, "search": "we"}
+    assert pressed(top, "/", "*", "enter").query()["search"] == "we*"
+    assert pressed(top, "/", "x", "escape").query()["search"] == "we*"
+    assert "search" not in pressed(top, "escape").query()
 
 
 def test_scrolling_stays_within_the_rows() -> None:
@@ -206,8 +206,8 @@ def farm(server: Server) -> None:
 
     def services(request: Recorded) -> Canned:
         query: Mapping[str, Any] = request.query
-        pattern = query.get("pattern", [""])[0].strip("*")
-        found = [name for name in names if pattern in name]
+        part = query.get("search", [""])[0]
+        found = [name for name in names if part in name]
         if query.get("sort", [""])[0].startswith("-"):
             found.reverse()
         offset, limit = int(query["offset"][0]), int(query["limit"][0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -77,6 +78,30 @@ def test_a_list_has_the_rows_of_a_page_and_the_number_of_all(farm: ApiFarm, site
 )
 def test_rows_are_selected_by_the_query(site: Site, query: str, found: list[str]) -> None:
     assert [row["service"] for row in site.get(f"/v1/services?{query}")["rows"]] == found
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("", "78L"),
+        (" BANK ", "L"),
+        ("e" * 64, "L"),
+        ("bank", "L"),
+        ("bank*", ""),
+        ("Bank?E*", "L"),
+        ("[AB]ank*", "L"),
+        ("[2001:DB8::7]:51", "7"),
+        ("[2001:db8:", "78"),
+        ("2001:db8::7]", "7"),
+        ("[[]2001:*", "78"),
+    ],
+)
+def test_a_search_finds_a_part_in_either_case_or_is_a_pattern(farm: ApiFarm, typed: str, found: str) -> None:
+    addresses = {"7": "[2001:db8::7]:5123", "8": "[2001:db8::8]:5123", "L": f"Bank-{'E' * 250}"}
+    view = sessions("elko", *({"address": address} for address in addresses.values()))
+    site = Site(table_endpoints.table_endpoints(lambda: {view.name: view}, farm.registry))
+    rows = site.get(f"/v1/views/elko/sessions?search={quote(typed)}")["rows"]
+    assert [row["address"] for row in rows] == [addresses[each] for each in found]
 
 
 @pytest.mark.parametrize(

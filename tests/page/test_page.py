@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
@@ -138,24 +137,17 @@ def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
         assert names(page) == ["sorted-c", "sorted-b", "sorted-a"]
 
 
-def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs) -> None:
-    with farm.bank(name="Needle-In-Hay"), farm.bank(name="other"):
+@pytest.mark.parametrize("name", ["Needle-In-Hay", "Needle-" + "x" * 248])
+def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs, name: str) -> None:
+    with farm.bank(name=name), farm.bank(name="other"):
         page = tabs(farm.url("services"))
         expect(row(page, "other")).to_have_count(1)
         page.keyboard.press("/")
-        page.keyboard.type("needle")
+        page.keyboard.insert_text(name.lower())
         expect(page.locator(".total")).to_have_text("1")
-        assert names(page) == ["Needle-In-Hay"]
+        assert names(page) == [name]
         page.keyboard.press("Escape")
         expect(row(page, "other")).to_have_count(1)
-
-
-@pytest.mark.parametrize("typed", ["[2001:DB8::7]:51", "[2001:db8:", "2001:db8::7]", "[[]2001:*"])
-def test_a_search_finds_an_ipv6_address(farm: Farm, tabs: Tabs, typed: str) -> None:
-    with farm.bank("[2001:db8::7]:5123"), farm.bank("[2001:db8::8]:5123"), farm.bank("2"):
-        page = tabs(farm.url(f"providers?q={quote(typed)}"))
-        expect(row(page, "[2001:db8::7]:5123")).to_have_count(1)
-        expect(row(page, "elko")).to_have_count(1 if "7" in typed else 2)
 
 
 def test_details_tell_why_a_service_is_here(farm: Farm, tabs: Tabs) -> None:

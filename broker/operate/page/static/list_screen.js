@@ -7,7 +7,7 @@ import { Pace, pauseFor } from "./pace.js";
 import { address, changed } from "./route.js";
 import { sparkline } from "./spark.js";
 import { Table } from "./table.js";
-import { ago, count, pattern, shown, time } from "./text.js";
+import { ago, count, shown, time } from "./text.js";
 
 /** Seconds after which a view of a wire is loaded again: no change announces it. */
 const EVERY = 3;
@@ -103,7 +103,7 @@ export class ListScreen {
   show(parameters) {
     const typed = parameters.get("q") ?? "";
     const filter = this.list.filter && CONDITION.test(typed) ? typed : null;
-    const query = { pattern: typed && !filter ? pattern(typed) : null, filter, where: parameters.getAll("where") };
+    const query = { search: filter ? null : typed.trim(), filter, where: parameters.getAll("where") };
     const sort = parameters.get("sort") ?? this.#order();
     const same = JSON.stringify([query, sort]) === JSON.stringify([this.query, this.table.sort]);
     this.query = query;
@@ -185,8 +185,8 @@ export class ListScreen {
 
   /** Return true if the query selects some of the rows. */
   #selects() {
-    const { pattern, filter, where } = this.query;
-    return Boolean(pattern || filter || where.length > 0);
+    const { search, filter, where } = this.query;
+    return Boolean(search || filter || where.length > 0);
   }
 
   #loaded() {

@@ -97,20 +97,3 @@ export function format(value, unit = "") {
   if (typeof value === "object") return shown(JSON.stringify(value));
   return shown(String(value));
 }
-
-/** The beginning of an IPv6 address in brackets, which is no set of characters. */
-const SIX = /^\[[0-9a-f:.]*:[0-9a-f:.]*(%|\]|$)/i;
-
-/** Return a shell pattern for what a user typed: a plain text is found anywhere and in either case. */
-export function pattern(typed) {
-  const text = typed.trim();
-  if (text === "" || text === "*") return "*";
-  if (/[*?]/.test(text) || (text.includes("[") && !SIX.test(text))) return text;
-  const either = (letter) => {
-    const low = letter.toLowerCase();
-    const high = letter.toUpperCase();
-    if (letter === "[") return "[[]";
-    return low !== high && low.length === 1 && high.length === 1 ? `[${low}${high}]` : letter;
-  };
-  return `*${[...text].map(either).join("")}*`;
-}
