@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -130,8 +133,42 @@ def test_a_password_opens_the_page_and_is_kept_nowhere(guarded: Farm, tabs: Tabs
     expect(form).to_be_visible()
 
 
-def test_a_user_without_the_right_is_told(guarded: Farm, tabs: Tabs) -> None:
+def test_a_user_without_the_right_is_told_and_signs_out(guarded: Farm, tabs: Tabs) -> None:
     page = tabs(guarded.url("services"), permitted=[401, 403])
+    form = page.get_by_role("dialog", name="Sign in")
     page.get_by_label("Password or token").fill(NARROW_TOKEN)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("view")
+    expect(page.get_by_role("main").get_by_role("heading")).to_have_text("Forbidden")
+    page.get_by_role("button", name="Sign out").click()
+    expect(form).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_page_that_is_open_follows_the_rights_of_its_user(tmp_path: Path, tabs: Tabs) -> None:
+    def users(*operations: str) -> str:
+        return USERS.replace('["view", "find", "offer"]', json.dumps(operations))
+
+    file = tmp_path / "users.toml"
+    put(file, users("view", "find", "offer", "admin.withdraw"))
+    (tmp_path / "x.toml").write_text(configuration(ACCESS))
+    with Daemon(tmp_path, "--config", "x.toml") as daemon:
+        farm = Farm(daemon)
+        farm.call("PUT", "/v1/services/bank/1", {"hostport": "10.0.0.1:80", "ttl": 600}, TOKEN)
+        page = tabs(farm.url("providers"), permitted=[401, 403])
+        page.get_by_label("Password or token").fill(TOKEN)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="bank/1").click()
+        withdraw = page.get_by_role("button", name="Withdraw")
+        connection = page.locator("#connection")
+        expect(withdraw).to_be_visible()
+        put(file, users("find", "offer"))
+        daemon.signal(signal.SIGHUP)
+        expect(connection).to_contain_text("Connection lost")
+        with page.expect_response(lambda response: "/v1/watch" in response.url and response.status == 403):
+            pass
+        put(file, users("view", "find", "offer"))
+        daemon.signal(signal.SIGHUP)
+        expect(connection).to_have_text("Live")
+        expect(withdraw).to_have_count(0)
+        expect(page.get_by_role("complementary", name="Details")).to_contain_text("10.0.0.1:80")

@@ -98,14 +98,14 @@ export class Live extends EventTarget {
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       await this.#read(reader, alive);
     } catch (error) {
-      denied = error.status === 401 || error.status === 403;
+      denied = error.status === 401;
     } finally {
       clearTimeout(watchdog);
     }
     if (this.#ended !== ended) return; // paused, or started again
     this.#ended = null;
     this.#become("lost");
-    // Without rights only a new token helps, and that starts it again.
+    // A new token starts it again. A right that is missing (403) may be given later.
     if (denied) return;
     this.#timer = setTimeout(() => this.start(), this.#delay);
     this.#delay = Math.min(MOST, this.#delay * 2);

@@ -265,10 +265,13 @@ let lost = false;
 live.addEventListener("state", () => {
   connection();
   if (live.state === "live" && lost) {
-    // Sessions and other state without events are loaded again.
+    // Sessions and other state without events are loaded again, and the actions: the stream ends when rights change.
     lost = false;
     screen?.resync();
-    app.detail.resync();
+    app.actions
+      .load()
+      .catch(() => null)
+      .then(() => app.detail.resync());
   }
   if (live.state === "lost") lost = true;
 });
@@ -317,10 +320,12 @@ async function start() {
       h(
         "section",
         { class: "screen" },
-        h("h1", {}, "No answer from the broker"),
+        h("h1", {}, error.status === 0 ? "No answer from the broker" : shown(error.title)),
         h("p", { role: "alert" }, shown(error.message), " Trying again."),
       ),
     );
+    // Another user may have the right. Once: the button keeps the focus.
+    if (error.status === 403 && about.user === "") whoami();
     return;
   }
   menu();
