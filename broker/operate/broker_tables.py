@@ -23,12 +23,12 @@ from broker.core.service_filter import read_filter
 from broker.pem import EXPIRES_SOON
 from broker.rest.messages import moment
 from broker.wall_clock import wall
-from broker.wires.tables import AnyView, Column, Documentation, Row, View
+from broker.wires.tables import ID, AnyView, Column, Documentation, Row, View
 
 # The views of the registry: the providers, services and loads of all wires.
 
 PROVIDER_COLUMNS = (
-    Column("provider", "Id of the provider"),
+    Column("provider", "Id of the provider", ID),
     Column("wire", "Wire on which it registered"),
     Column("label", "Label that it gave"),
     Column("address", "Address that it registered from"),
@@ -44,7 +44,7 @@ SERVICE_COLUMNS = (
     Column("service", "Name of the service"),
     Column("protocol", "Protocol of the service"),
     Column("hostport", "Address of the service"),
-    Column("provider", "Id of the provider; 0 is the broker itself"),
+    Column("provider", "Id of the provider; 0 is the broker itself", ID),
     *(Column(name, meaning) for name, meaning in DESCRIPTIONS.items()),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
     Column("check", "Result of its health checks: passing, doubtful or failing; absent if it is not checked"),
@@ -53,7 +53,7 @@ SERVICE_COLUMNS = (
 )
 
 LOAD_COLUMNS = (
-    Column("provider", "Id of the provider"),
+    Column("provider", "Id of the provider", ID),
     Column("wire", "Wire on which it registered"),
     Column("label", "Label that it gave"),
     Column("load", "Load that it reported last, 0 before the first report"),

@@ -46,7 +46,7 @@ from broker.operate.console_input import (
     at_once,
 )
 from broker.rest.messages import PIECE, in_steps
-from broker.wires.tables import AnyView, Dialect, Dialogue, Documentation
+from broker.wires.tables import ID, AnyView, Column, Dialect, Dialogue, Documentation
 
 WIDTH = 100
 """Width of a line of help, in characters."""
@@ -474,8 +474,12 @@ def _filled(text: str) -> list[str]:
 
 def _view_help(view: AnyView) -> str:
     lines = [f"{view.name} [PATTERN]", f"  {view.help} A pattern is a shell pattern such as a*."]
-    lines += [f"  {each.name}: {each.help}{f' ({each.unit})' if each.unit else ''}." for each in view.columns]
+    lines += [f"  {each.name}: {each.help}{_unit_help(each)}." for each in view.columns]
     return "\n".join(lines)
+
+
+def _unit_help(column: Column) -> str:
+    return f" ({column.unit})" if column.unit not in ("", ID) else ""
 
 
 def _pretty(data: bytes) -> str:

@@ -21,7 +21,7 @@ from broker.operate.daemon_endpoints import Obstacle
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, answer, array, entity_tag, is_current, members, not_modified, streamed
 from broker.rest.problem import Problem
-from broker.wires.tables import AnyView, Column, Row, Scan, Selection, View, join
+from broker.wires.tables import ID, AnyView, Column, Row, Scan, Selection, View, join
 
 # Lists: the common query of all of them, and their answers.
 
@@ -158,7 +158,8 @@ JOINED = {
 
 @attrs.frozen
 class ColumnAbout:
-    """A column of a view; ``unit`` is that of its numbers, empty for a plain number or a text."""
+    """A column of a view; ``unit`` is that of its numbers: "id" for those that name something, empty for a plain
+    number or a text."""
 
     name: str
     help: str
@@ -284,7 +285,7 @@ class _Tables:
 # The endpoint of the loads of the last hour.
 
 HISTORY_COLUMNS = (
-    Column("provider", "Id of the provider"),
+    Column("provider", "Id of the provider", ID),
     Column("label", "Label that it gave"),
     Column("load", "Load that it reported last"),
     Column("loads", "Loads of the last hour, one a minute, the newest last; null for a minute without a sample"),

@@ -33,6 +33,9 @@ from broker.net.peer_interfaces import Peer, PeerSession
 MAX_ROWS = 1_000
 """Rows of one page: more than a person reads, and a few milliseconds of the reactor's time."""
 
+ID = "id"
+"""The unit of numbers that name something, such as ids: they are written without separators."""
+
 Item = TypeVar("Item")
 Row = Mapping[str, object]
 

@@ -113,6 +113,16 @@ def test_a_provider_has_its_label_of_now(farm: Farm, tabs: Tabs, place: str) -> 
         expect(row(page, "early-teller")).to_have_count(0)
 
 
+@pytest.mark.parametrize("place", ["providers", "loads", "view/http/instances"])
+def test_an_id_is_written_as_commands_take_it(farm: Farm, tabs: Tabs, place: str) -> None:
+    provider = farm.put("numbered", "10.0.0.9:80")["provider"]
+    page = tabs(farm.url(f"{place}?q=numbered"))
+    expect(row(page, "numbered")).to_contain_text(str(provider))
+    if place == "providers":
+        row(page, "numbered").get_by_role("link").first.click()
+        expect(page.get_by_role("complementary", name="Details")).to_contain_text(str(provider))
+
+
 def test_loads_stay_in_their_order(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("first-teller") as first, farm.bank("second-teller") as second:
         first.send(to="client", op="load", factor=20)

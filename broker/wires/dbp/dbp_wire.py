@@ -39,13 +39,13 @@ from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
 from broker.wires.interface import PlainWire, WireContext
-from broker.wires.tables import AnyView, Column, Row, View
+from broker.wires.tables import ID, AnyView, Column, Row, View
 
 # View of DBP for operators: its services, their heartbeat contracts and signs of life.
 
 COLUMNS = (
     Column("service", "Name of the service"),
-    Column("provider", "Id of the service in the registry"),
+    Column("provider", "Id of the service in the registry", ID),
     Column("hostport", "Address of the service"),
     Column("address", "Address from which it was registered"),
     Column("contract", "True if the service is under a heartbeat contract"),

@@ -28,7 +28,7 @@ from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
 from broker.wires.interface import WireContext
-from broker.wires.tables import AnyView, Column, Dialect, Row, View
+from broker.wires.tables import ID, AnyView, Column, Dialect, Row, View
 
 # Views of the Elko Broker for operators: its connected peers.
 
@@ -38,7 +38,7 @@ COLUMNS = (
     Column("roles", "Roles that the peer authenticated for"),
     Column("trusted", "True if the peer is shown the secrets of services"),
     Column("waits", "Finds of the peer that wait or monitor", "finds"),
-    Column("provider", "Id of the peer in the registry"),
+    Column("provider", "Id of the peer in the registry", ID),
     Column("services", "Services that it offers", "services"),
     Column("load", "Load that it reported last"),
 )

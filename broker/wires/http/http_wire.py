@@ -24,7 +24,7 @@ from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
 from broker.wires.interface import PlainWire, WireContext
-from broker.wires.tables import AnyView, Column, Row, View
+from broker.wires.tables import ID, AnyView, Column, Row, View
 
 # Views of HTTP for operators: the connections, and the registered instances.
 
@@ -75,7 +75,7 @@ def http_views(connections: Iterable[HttpConnection], instances: Instances) -> S
             columns=(
                 Column("service", "Name of the service"),
                 Column("instance", "Name of the instance"),
-                Column("provider", "Id of the instance in the registry"),
+                Column("provider", "Id of the instance in the registry", ID),
                 Column("hostport", "Address of the service"),
                 Column("owner", "User or address that registered it"),
                 Column("address", "Address from which it was registered"),

@@ -50,7 +50,7 @@ export class EventsScreen extends FeedScreen {
           width: "minmax(6rem, 1fr)",
           draw: (change) => (change.why === word(change) ? "" : shown(change.why ?? "")),
         },
-        { name: "revision", title: "Revision", number: true },
+        { name: "revision", title: "Revision", number: true, unit: "id" },
       ],
       empty: () => (this.typed ? "Nothing matches." : "No change since this page was opened."),
       key: (change) => `${change.revision} ${change.kind} ${change.provider}`,

@@ -49,7 +49,7 @@ const details = [
   { name: "requests", title: "Requests", number: true },
   { name: "errors", title: "Errors", number: true },
   { name: "in_flight", title: "In flight", number: true },
-  { name: "latency_ms", title: "Latency", number: true, unit: "milliseconds" },
+  { name: "latency_ms", title: "Latency", number: true },
 ];
 
 /**
@@ -231,7 +231,7 @@ export const LISTS = {
       { name: "name", title: "Listener", role: "main" },
       { name: "ready", title: "State", role: "side", draw: ready, width: "minmax(6rem, 1fr)" },
       { name: "where", title: "Address", mono: true },
-      { name: "seconds", title: "Since", number: true, unit: "seconds" },
+      { name: "seconds", title: "Since", number: true },
       { name: "reason", title: "Reason", width: "minmax(10rem, 4fr)" },
     ],
     kinds: [],
@@ -261,7 +261,7 @@ export function columnsOf(list, view) {
   const own = list.columns
     // A column of the view that this version of the broker lacks is left out; those that are drawn here always are.
     .filter((column) => view === undefined || described.has(column.name) || column.fixed || column.role === "main")
-    .map((column) => ({ ...column, help: described.get(column.name)?.help }));
+    .map((column) => ({ ...column, help: described.get(column.name)?.help, unit: described.get(column.name)?.unit }));
   const named = new Set([...(list.hidden ?? []), ...list.columns.map((column) => column.name)]);
   const others = [...described.values()].filter((column) => !named.has(column.name)).map((column) => plain(column));
   return [...own, ...others];

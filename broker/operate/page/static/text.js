@@ -91,7 +91,7 @@ export function format(value, unit = "") {
     if (unit === "seconds") return duration(value);
     if (unit === "milliseconds") return value === 0 ? "0" : duration(value / 1000);
     if (unit === "bytes") return bytes(value);
-    return count(value);
+    return unit === "id" ? String(value) : count(value);
   }
   if (Array.isArray(value)) return shown(value.map((each) => format(each)).join(", "));
   if (typeof value === "object") return shown(JSON.stringify(value));
