@@ -458,6 +458,26 @@ def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> 
     )
 
 
+DURATIONS = {0.9996: "1 s", 9.94: "9.9 s", 59.7: "1 min", 3_599.7: "1 h", 86_369: "23 h 59 min", 86_399: "1 d"}
+SIZES = {1_023: "1,023 B", 1_048_000: "1,023 KiB", 1_048_575: "1 MiB"}
+
+
+@pytest.mark.parametrize(
+    ("place", "column", "texts"), [("listeners", "seconds", DURATIONS), ("view/mtl/queues", "bytes", SIZES)]
+)
+def test_a_rounded_value_has_the_larger_unit(
+    farm: Farm, tabs: Tabs, place: str, column: str, texts: dict[float, str]
+) -> None:
+    rows = [{"name": str(value), "host": str(value), column: value} for value in texts]
+    page = tabs(farm.url())
+    answer = {"rows": rows, "total": len(rows)}
+    page.route(f"**/v1/{place.replace('view', 'views')}?*", lambda route: route.fulfill(json=answer))
+    page.goto(farm.url(place))
+    expect(page.locator(f'td[data-label="{"Since" if column == "seconds" else "Bytes"}"]')).to_have_text(
+        list(texts.values())
+    )
+
+
 def test_the_header_has_the_version(farm: Farm, tabs: Tabs) -> None:
     version = farm.call("GET", "/v1/status")["version"]
     expect(tabs(farm.url()).locator("#about")).to_contain_text(version)

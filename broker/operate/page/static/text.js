@@ -33,13 +33,13 @@ export function plural(number, noun) {
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "";
   if (seconds < 0) return `−${duration(-seconds)}`;
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 10) return `${numbers.format(Math.round(seconds * 10) / 10)} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return pair(whole, 60, "min", "s");
-  if (whole < 86400) return pair(Math.round(whole / 60), 60, "h", "min");
-  return pair(Math.round(whole / 3600), 24, "d", "h");
+  // Each limit is where the number of the smaller unit would be rounded to one of the larger.
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 9.95) return `${numbers.format(Math.round(seconds * 10) / 10)} s`;
+  if (seconds < 59.5) return `${Math.round(seconds)} s`;
+  if (seconds < 3599.5) return pair(Math.round(seconds), 60, "min", "s");
+  if (seconds < 86370) return pair(Math.round(seconds / 60), 60, "h", "min");
+  return pair(Math.round(seconds / 3600), 24, "d", "h");
 }
 
 function pair(value, size, large, small) {
@@ -56,7 +56,7 @@ export function ago(seconds) {
 export function bytes(size) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (size >= 1024 && unit < units.length - 1) {
+  while (size >= 1023.5 && unit < units.length - 1) {
     size /= 1024;
     unit += 1;
   }
