@@ -6,6 +6,7 @@ Rules:
   silent for too long.
 - An interval that becomes longer is recorded at once, as an ``unregister`` and a ``register``: until the first
   heartbeat at the new one a reader would take the provider for silent. Any other counts from the next record on.
+- Another zone is recorded likewise: only ``register`` records have it.
 - A load report makes a record for each service of the provider; so does a heartbeat.
 - Rate limit: of each kind, a provider has `RECORDS` records a second, and a burst. Faster reports *coalesce*: the
   newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
@@ -235,7 +236,7 @@ class JournalFeed:
                     known.offers[place] = (service, amended)
                     for reports in known.reports:
                         reports.records = ()
-                    if _is_longer(service.interval, offered.interval):
+                    if service.zone != offered.zone or _is_longer(service.interval, offered.interval):
                         self._put(replace(record, ts=ts, event="unregister", why="amended"))
                         self._register(service, amended)
                     return

@@ -6,6 +6,7 @@ The file is longer than others: it has all tests of `broker.export.journal_feed`
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import count, pairwise
 from typing import Any
 
@@ -315,6 +316,22 @@ def test_an_interval_that_becomes_longer_is_recorded_at_once(fed: Fed, later: fl
     assert ended == Record(same[0], "unregister", *same[1:], interval_ms=1000, why="amended")
     milliseconds = None if later is None else 2500
     assert begun == DetailedRecord(same[0], "register", *same[1:], interval_ms=milliseconds, zone="north")
+
+
+@pytest.mark.parametrize(("before", "after"), [("north", "south"), (None, "south"), ("north", None)])
+def test_another_zone_is_recorded_at_once(fed: Fed, before: str | None, after: str | None) -> None:
+    provider = fed.join("one")
+    [bank] = fed.offer(provider, "bank", interval=1.0, zone=before)
+    fed.take()
+    fed.clock.advance(0.5)
+    fed.registry.amend(attrs.evolve(bank, zone=after, interval=0.5))
+    same = (AT + 500_000, "elko", "bank", provider, "one", "h1:1", "tcp")
+    ended, begun = fed.take()
+    assert ended == Record(same[0], "unregister", *same[1:], interval_ms=1000, why="amended")
+    form = Record if after is None else partial(DetailedRecord, zone=after)
+    assert begun == form(same[0], "register", *same[1:], interval_ms=500)
+    fed.registry.amend(attrs.evolve(bank, zone=after, interval=0.5, tags=("v2",)))
+    assert fed.take() == [], "no record has tags"
 
 
 def test_of_several_services_of_the_same_name_the_amended_one_is_the_registrys(fed: Fed) -> None:
