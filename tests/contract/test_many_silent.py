@@ -350,6 +350,33 @@ def test_a_probe_without_an_answer_makes_a_service_without_a_contract_doubtful(n
     assert not doubtful()
 
 
+@pytest.mark.parametrize("under_way", [False, True])
+def test_without_probes_a_service_without_a_contract_is_not_doubtful_for_a_probe(
+    network: Network, under_way: bool
+) -> None:
+    class Farm(DbpFarm):
+        make_silence = staticmethod(network.silence)
+
+    farm = Farm(dbp_settings.Dbp(probe=10.0))
+    farm.dealer("192.0.2.1").registered("bank0", ip="192.0.2.1", port=5)
+    farm.probes.alive.add(("192.0.2.1", 5))
+    farm.wait(11)
+    farm.probes.alive.clear()
+    farm.wait(9.5 if under_way else 15)
+    assert network.made is not None
+    assert network.made.counts()["silence.doubtful"] == (not under_way)
+    farm.use(dbp_settings.Dbp(probe=0.0))
+    farm.wait(15)
+    (service,) = farm.registry.services("bank0")
+    assert farm.registry.check_of(service) is None
+    assert network.made.counts()["silence.doubtful"] == 0
+    farm.use(dbp_settings.Dbp(probe=10.0))
+    farm.wait(25)
+    assert farm.catalogue.get("bank0") is not None, "two probes without an answer, counted from the reload on"
+    farm.wait(20)
+    assert farm.catalogue.get("bank0") is None
+
+
 def test_silent_registrations_of_another_program_keep_no_dead_peers_of_others(network: Network) -> None:
     wire = Http(network)
     for number in range(PEERS):

@@ -471,7 +471,7 @@ class Catalogue:
             if lives:
                 entry.proved = True
                 self.live(entry)
-            elif lives is not None:
+            elif lives is not None and (entry.contract or self.dbp.probe):
                 entry.failures += 1
                 if entry.proved and not entry.contract:
                     self._silence.missed(entry, "no answer to a probe")
@@ -590,6 +590,11 @@ class Catalogue:
             entry.lease = self._leases.hold(entry, now)
         elif self.dbp.probe:
             entry.lease = self._leases.hold(entry, now + self.dbp.probe)
+        else:
+            # A doubt by an earlier probe would stay: no later one could end it.
+            entry.failures = 0
+            self._silence.heard(entry)
+            self._explain(entry, "")
         # Cancelled last: while no lease is held at all, the lifetime clock stops.
         if before is not None:
             before.cancel()

@@ -704,6 +704,18 @@ def test_the_reason_goes_with_the_address(farm: DbpFarm) -> None:
     assert farm.registry.check_of(service) is None
 
 
+def test_the_reason_goes_with_the_probes(farm: DbpFarm) -> None:
+    farm.use(Dbp(probe=1.0))
+    farm.dealer().registered("Rohan", ip="169.254.169.254", port=80)
+    farm.wait(2)
+    [service] = farm.registry.services("Rohan", "tcp")
+    assert farm.entry("Rohan").unprobed
+    assert farm.registry.check_of(service) is not None
+    farm.use(Dbp())
+    assert not farm.entry("Rohan").unprobed
+    assert farm.registry.check_of(service) is None
+
+
 @pytest.mark.parametrize("said", [{}, {"port": 0}, {"port": 65_536}, {"port": "none"}, {"ip": "198.51.100.9"}])
 def test_a_service_that_said_no_port_is_not_asked_and_expires_in_time(farm: DbpFarm, said: dict[str, Any]) -> None:
     farm.dealer().registered("Rohan", heartbeat=1, **said)
