@@ -200,10 +200,12 @@ class ConnectionFactory(Factory):
 
     def limit(self, limits: ConnectionLimits) -> None:
         """Apply new limits. A lower limit of connections closes none. A time to authenticate, if there was none, begins
-        for the present peers; if there is none any more, it ends for them. Another time counts from where theirs began.
+        for the present peers; if there is none any more, it ends for them. Another time counts from where theirs began,
+        and so does another time without progress.
         """
         before, self.limits = self.limits, limits
         self.table.limit = limits.connections
+        self.stalls.move(limits.stalled_after - before.stalled_after)
         if not limits.authenticate_within:
             self.logins.stop()
         elif not before.authenticate_within:

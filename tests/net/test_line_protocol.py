@@ -443,6 +443,20 @@ def test_one_that_reads_nothing_for_a_time_is_disconnected() -> None:
     assert hub.refused(Reason.NOT_READING) == 1
 
 
+@pytest.mark.parametrize("other", [5, 12])
+def test_another_time_without_progress_counts_for_present_peers(other: int) -> None:
+    hub = Hub(ConnectionLimits(stalled_after=9))
+    link = hub.connect()
+    link.stall()
+    hub.pass_seconds(2)
+    hub.factory.limit(ConnectionLimits(stalled_after=other))
+    hub.pass_seconds(other - 3)
+    assert not link.wire.aborted
+    hub.pass_seconds(2)
+    assert link.wire.aborted
+    assert hub.refused(Reason.NOT_READING) == 1
+
+
 def test_one_that_reads_in_time_is_not() -> None:
     hub = Hub(ConnectionLimits(authenticate_within=0, stalled_after=5))
     link = hub.connect()

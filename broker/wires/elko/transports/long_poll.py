@@ -362,6 +362,7 @@ class LongPollFactory(Listener, Factory):
     def limit(self, limits: TransportLimits) -> None:
         """See `Listener`."""
         self._clocks.limits = limits
+        self.deadlines.stalls.move(limits.stalled_after - self.lines.limits.stalled_after)
         super().limit(limits)
 
     @property

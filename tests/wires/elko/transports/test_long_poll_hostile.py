@@ -40,6 +40,22 @@ def test_output_for_a_peer_that_never_asks_is_bounded() -> None:
     web.quiet()
 
 
+@pytest.mark.parametrize("other", [5, 12])
+def test_another_time_without_progress_counts_for_present_connections(other: int) -> None:
+    web = Web(TransportLimits(authenticate_within=0, stalled_after=9))
+    peer = web.start()
+    link = peer.wait()
+    link.wire.full_at = 500
+    [line] = web.hub.factory.connections
+    line.write(b"x" * 1_000 + b"\n\n")
+    web.hub.pass_seconds(2)
+    web.factory.limit(TransportLimits(authenticate_within=0, stalled_after=other))
+    web.hub.pass_seconds(other - 3)
+    assert not link.wire.aborted
+    web.hub.pass_seconds(2)
+    assert link.wire.aborted
+
+
 def test_a_peer_that_asks_late_gets_all_in_pieces() -> None:
     web = Web()
     peer = web.start()
