@@ -456,8 +456,8 @@ class ControlFlow:
         return wire.unauthorized(self._logins.names(session), reason)
 
     def _late(self, session: ControlSession) -> None:
-        """Take the access away after an exchange that took too long."""
-        self._refusal_log.count("mtl_logins", "late")
+        """Take the access away after an exchange that took too long, and whose client has no answer to wait for."""
+        self._refusal_log.count("mtl_logins", FailureReason.LATE.value)
         self._lose(session)
 
     def _lose(self, session: ControlSession) -> None:

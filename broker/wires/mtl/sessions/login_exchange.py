@@ -26,7 +26,7 @@ from broker.wires.mtl.sessions.sasl import (
     Mechanisms,
 )
 
-TOO_LATE = LoginFailed(FailureReason.MALFORMED, "the exchange took too long")
+TOO_LATE = LoginFailed(FailureReason.LATE, "the exchange took too long")
 
 CHANGED = LoginFailed(FailureReason.CREDENTIALS, "the users have changed meanwhile")
 
@@ -49,7 +49,7 @@ class Authentication:
     """SASL exchanges of all sessions.
 
     ``plain`` offers PLAIN on connections that third parties can read, too. ``late`` is called with a session whose
-    exchange took too long.
+    exchange took too long while no answer waited.
     """
 
     def __init__(
@@ -116,8 +116,9 @@ class Authentication:
         # Before the cancellation, which resumes `take` at once: it must not find the exchange in progress.
         self._end(session)
         if session.turn is not None and session.turn.pending is not None:
-            session.turn.pending.cancel()
-        self._late(session)
+            session.turn.pending.cancel()  # its answer reports the failure
+        else:
+            self._late(session)
 
     async def _step(
         self, session: ControlSession, turn: Pipeline, running: RunningExchange, response: bytes | None
@@ -136,4 +137,4 @@ class Authentication:
 
 
 def _out_of_order(outcome: LoginOutcome) -> bool:
-    return isinstance(outcome, LoginFailed) and outcome.why is FailureReason.MALFORMED and outcome is not TOO_LATE
+    return isinstance(outcome, LoginFailed) and outcome.why is FailureReason.MALFORMED

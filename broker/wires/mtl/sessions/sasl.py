@@ -72,6 +72,8 @@ class FailureReason(enum.Enum):
     """An optional part of the mechanism is missing: channel binding, or a mandatory extension."""
     CREDENTIALS = "credentials"
     """An unknown user, a wrong password, or the authorization identity of another user."""
+    LATE = "late"
+    """The exchange took too long."""
 
 
 @attrs.frozen

@@ -256,6 +256,7 @@ def test_A13_an_exchange_whose_thread_is_stuck_fails_after_its_time() -> None:
     peer.say("Authorize", plain("alice", "pencil"))
     farm.wait(EXCHANGE_SECONDS + 0.2)
     assert peer.reply()[0] == 401
+    assert [farm.counted(f"mtl_logins.{why}") for why in ("late", "malformed")] == [1, 0]
     farm.threads.run()
     assert peer.take() == []
     assert peer.profile("test")[0] == 401
