@@ -81,8 +81,7 @@ class EventSources:
             _Looks(full, "listener-full", "listener-has-room"),
             _Looks(cluster, "cluster-degraded", "cluster-restored"),
         )
-        self.settle = 0.0
-        """Seconds for which a service must be gone."""
+        self._settle_seconds = 0.0
         self._leaving: OrderedDict[str, tuple[float, str]] = OrderedDict()
         """Names without services, with the time at which they left, and the reason."""
         self._gone = GoneNames(MAX_GONE)
@@ -93,6 +92,13 @@ class EventSources:
         self._settling: IDelayedCall | None = None
         self._reporting: Deferred[None] | None = None
         self._looking: IDelayedCall | None = None
+
+    def use(self, settle: float) -> None:
+        """Set the seconds for which a service must be gone, also of services that have left already."""
+        self._settle_seconds = settle
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settle()
 
     def start(self) -> None:
         """Begin to watch."""
@@ -175,7 +181,7 @@ class EventSources:
         if len(self._leaving) > MAX_GONE:
             self._leaving.popitem(last=False)
         if self._settling is None and self._reporting is None:
-            self._settling = self._clock.callLater(self.settle, self._settle)
+            self._settling = self._clock.callLater(self._settle_seconds, self._settle)
 
     def _settle(self) -> None:
         """Report the names that have been gone for long enough."""
@@ -188,7 +194,7 @@ class EventSources:
         while self._leaving:
             for _ in range(min(PIECE, len(self._leaving))):
                 name, (left, why) = next(iter(self._leaving.items()))
-                if self._clock.seconds() - left < self.settle:
+                if self._clock.seconds() - left < self._settle_seconds:
                     return
                 del self._leaving[name]
                 self._gone.add(name, left)
@@ -202,8 +208,8 @@ class EventSources:
         if self._leaving:
             left, _ = next(iter(self._leaving.values()))
             # The clock of another reactor is the time of day, and may be set back: then the wait begins again.
-            wait = self.settle - (self._clock.seconds() - left)
-            self._settling = self._clock.callLater(max(0.0, min(wait, self.settle)), self._settle)
+            wait = self._settle_seconds - (self._clock.seconds() - left)
+            self._settling = self._clock.callLater(max(0.0, min(wait, self._settle_seconds)), self._settle)
         return None
 
     def _look(self) -> None:

@@ -358,7 +358,7 @@ class EventReports:
     def use(self, config: Notify) -> None:
         """Apply the rules of a configuration."""
         self.notifications.use(config.rules)
-        self._sources.settle = config.settle
+        self._sources.use(config.settle)
 
     def stop(self) -> None:
         """End. To be called before the stop closes connections, whose services are not gone."""

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 from twisted.internet.defer import succeed
 from zope.interface import implementer
 
@@ -51,7 +52,7 @@ class Farm:
             lambda: self.degradations,
             lambda: self.full,
         )
-        self.sources.settle = SETTLE
+        self.sources.use(SETTLE)
         self.sources.start()
 
     def event(self, kind: str, name: str, about: Mapping[str, object] | None = None) -> None:
@@ -81,6 +82,26 @@ def test_a_service_is_gone_when_its_last_provider_has_left_for_a_while() -> None
     three = farm.offer("bank")
     about = {"provider": three, "hostport": "h:1", "protocol": "tcp"}
     assert farm.advance(0) == [("service-back", "bank", about)]
+
+
+@pytest.mark.parametrize("other", [SETTLE / 2, SETTLE * 2])
+def test_another_time_holds_for_services_that_have_left(other: float) -> None:
+    farm = Farm()
+    farm.registry.leave(farm.offer("bank"))
+    assert farm.advance(SETTLE / 4) == []
+    farm.sources.use(other)
+    assert farm.advance(other - SETTLE / 4 - 0.1) == []
+    assert farm.advance(0.1) == [("service-gone", "bank", {"why": "left"})]
+
+
+def test_a_service_that_left_longer_ago_than_a_shorter_time_is_gone_at_once() -> None:
+    farm = Farm()
+    farm.registry.leave(farm.offer("bank"))
+    farm.clock.advance(SETTLE / 2)
+    farm.registry.leave(farm.offer("shop"))
+    farm.sources.use(SETTLE / 4)
+    assert farm.advance(0) == [("service-gone", "bank", {"why": "left"})]
+    assert farm.advance(SETTLE / 4) == [("service-gone", "shop", {"why": "left"})]
 
 
 def test_a_server_that_reconnects_is_not_gone() -> None:
