@@ -167,6 +167,7 @@ class Cluster:
             "cluster.bad-values": self._parts.bad.count,
             "cluster.compactions": self._parts.upkeep.compactions,
             "cluster.database_bytes": self._parts.upkeep.size,
+            "cluster.left-out": self._parts.left_out,
         }
 
     # IQueueOwners

@@ -217,6 +217,12 @@ class Parts:
         """Return the present lease, 0 without one."""
         return self.membership.lease
 
+    @property
+    def left_out(self) -> int:
+        """Number of services of other brokers that are not found, since there are too many."""
+        count: int = self._registry.left_out
+        return count
+
     def own_sizes(self) -> tuple[int, int]:
         """Return the numbers of own providers and of their services."""
         sizes: tuple[int, int] = self._registry.own_sizes()

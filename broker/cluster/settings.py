@@ -119,6 +119,7 @@ COUNTERS = (
     Counter("cluster.bad-values", "Values of etcd that are not of the layout", "values"),
     Counter("cluster.compactions", "Compactions of etcd asked for", "compactions"),
     Counter("cluster.database_bytes", "Size of etcd's database, 0 while it is unknown", "bytes", gauge=True),
+    Counter("cluster.left-out", "Services of other brokers beyond `broker.services`", "services", gauge=True),
     *LINK_COUNTERS,
 )
 

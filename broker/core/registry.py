@@ -162,14 +162,23 @@ class Registry:
         self._doubts: dict[int, Check] = {}
         """Providers that have missed signs of life; see `doubt`."""
         self._panic = PANIC
-        self.most_services = SERVICES
-        """Limit of services in all. Those that are registered stay if it falls below their number."""
+        self._most_services = SERVICES
         self._judged: dict[ServiceGroup, None] = {}
         """Groups with a service whose failing check changes the order of finds."""
 
     @property
     def revision(self) -> int:
         return self._watches.revision
+
+    @property
+    def most_services(self) -> int:
+        """Limit of services in all. Those that are registered stay if it falls below their number."""
+        return self._most_services
+
+    @most_services.setter
+    def most_services(self, most: int) -> None:
+        self._most_services = most
+        self._limit_changed()
 
     # providers
 
@@ -547,6 +556,9 @@ class Registry:
         return self._watches.recent(kinds, most)
 
     # internal
+
+    def _limit_changed(self) -> None:
+        """No-op: there are no services that were left out, and may have room now."""
 
     def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
         if not services:

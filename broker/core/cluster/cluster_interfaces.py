@@ -241,6 +241,7 @@ class IMirror(Interface):
     """The side of the registry for the registrations of a cluster. All methods are for the reactor thread."""
 
     own_registrations: OwnRegistrations | None = Attribute("Receiver of the changes of own registrations.")
+    left_out: int = Attribute("Number of services of other brokers that are not found, since there are too many.")
 
     def mirror(
         present: Sequence[Registration] = ...,

@@ -168,11 +168,14 @@ class ClusterRegistry(Registry):
         self._orders = 0
         self._leaving: set[int] = set()
         """Mirrored providers that go in the present step: their changes are still to be announced."""
-        self.left_out = 0
-        """Mirrored services that were left out, since there are too many."""
         # Taken from the front: a plain dict skips all that was taken before, each time.
         self._waiting: OrderedDict[Key, None] = OrderedDict()
         """Keys of those that are left out now, the first one first."""
+
+    @property
+    def left_out(self) -> int:
+        """See `IMirror`."""
+        return len(self._waiting)
 
     # own providers
 
@@ -596,7 +599,6 @@ class ClusterRegistry(Registry):
         room = self.most_services - self._service_count + len(hidden)
         for item in shown:
             if room <= 0 and not item.own:
-                self.left_out += 1
                 self._waiting[item.key] = None
                 continue
             room -= 1
@@ -605,6 +607,12 @@ class ClusterRegistry(Registry):
             self._hide(hidden, step)
         if self._waiting and self._service_count < self.most_services:
             self._show(list(islice(self._waiting, self.most_services - self._service_count)), step)
+
+    def _limit_changed(self) -> None:
+        """Find the services that were left out, as far as there is room now."""
+        step = Step()
+        self._show((), step)
+        self._finish(step)
 
     def _enter_item(self, item: Item, step: Step) -> None:
         holding, service = self._holdings[item.provider], item.service

@@ -108,3 +108,16 @@ def test_what_peers_do_while_a_new_session_is_reconciled_counts(farm: Farm) -> N
     farm.run(3.0)
     assert holders() == {newest}
     assert a.found("s-0") == b.found("s-0") == [newest]
+
+
+def test_services_beyond_the_limit_of_a_broker_are_counted_there_until_it_rises(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    b.registry.most_services = b.registry.sizes()["services"]
+    id = a.register()
+    a.registry.offer([Service(f"s-{number}", "h:1", id) for number in range(3)], Rights())
+    farm.run(1.0)
+    assert b.cluster.counts()["cluster.left-out"] == 4
+    assert not b.registry.services("bank")
+    b.registry.most_services += 4
+    assert b.cluster.counts()["cluster.left-out"] == 0
+    assert b.registry.services("bank")

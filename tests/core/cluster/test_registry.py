@@ -269,6 +269,30 @@ def test_services_over_the_limit_are_left_out_and_counted() -> None:
     assert rig.registry.left_out == 2
 
 
+def test_services_that_are_left_out_are_counted_while_they_are() -> None:
+    rig = Rig()
+    rig.registry.most_services = 1
+    rig.registry.mirror(other(7, ("chat", "h:0"), ("chat", "h:1")))
+    rig.registry.mirror(other(7, ("chat", "h:1"), info="{}"))
+    assert (rig.find("chat"), rig.registry.left_out) == ([(7, "h:0")], 1)
+    rig.registry.mirror([], gone(other(7, ("chat", "h:1"))))
+    assert rig.registry.left_out == 0
+
+
+def test_services_that_were_left_out_are_found_under_a_higher_limit() -> None:
+    rig = Rig()
+    rig.registry.most_services = 2
+    rig.registry.mirror(other(7, *(("chat", f"h:{number}") for number in range(5))))
+    rig.told()
+    rig.registry.most_services = 4
+    assert rig.find("chat") == [(7, f"h:{number}") for number in range(4)]
+    assert rig.told() == [(Kind.OFFERED, 7)] * 2
+    rig.registry.most_services = 1
+    assert len(rig.find("chat")) == 4
+    rig.registry.most_services = 100
+    assert len(rig.find("chat")) == 5
+
+
 def held_elsewhere(memory: StoredMemory | None = None) -> tuple[Rig, int]:
     """Register a provider with one service, of which another member has a later registration."""
     rig = Rig(memory=memory)
