@@ -132,7 +132,7 @@ class OpenDbp(PlainWire):
         return self.listener.address
 
     def bind(self, title: str) -> str:
-        """Bind both sockets, and start the beacon. Returns the ROUTER's address.
+        """Bind both sockets, and start the beacon, in a drain at its end. Returns the ROUTER's address.
 
         Raises `CannotListen` with neither bound; `bind` may be repeated then. UDP is bound first: if the ROUTER cannot
         be bound afterwards, no peer loses a connection.
@@ -161,7 +161,8 @@ class OpenDbp(PlainWire):
         self.beacon = Beacon(
             self.udp, self.clock, config.beacons, config.beacon_port, port, udp_port, self.outbound.name
         )
-        self.beacon.start()
+        if not self.listener.router.draining:
+            self.beacon.start()
         self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
         return self.address
 

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 
 from broker.core.model import Provider, Service
 from broker.net.listeners import CannotListen
+from broker.wires.dbp.codec import dbp_datagrams
+from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
 from tests.net.reactors import poll_reactor
@@ -35,8 +38,9 @@ def accepts(port: int) -> bool:
 def stage() -> Iterator[Any]:
     made: list[OpenDbp] = []
 
-    def make(port: int) -> OpenDbp:
-        made.append(open_dbp(Dbp(endpoint=f"tcp://127.0.0.1:{port}", beacon=()), context(reactor, [KEPT])))
+    def make(port: int, **more: Any) -> OpenDbp:
+        config = attrs.evolve(Dbp(endpoint=f"tcp://127.0.0.1:{port}", beacon=()), **more)
+        made.append(open_dbp(config, context(reactor, [KEPT])))
         return made[-1]
 
     with poll_reactor() as reactor:
@@ -75,3 +79,16 @@ def test_where_any_port_will_do_both_sockets_have_the_same(stage: Any) -> None:
     port = int(listener.bind("dbp").rpartition(":")[2])
     assert port > 0
     assert listener.udp_address == f"127.0.0.1:{port}"
+
+
+def test_a_listener_that_is_opened_in_a_drain_sends_beacons_from_its_end_on(stage: Any) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as node:
+        node.bind(("127.0.0.1", 0))
+        node.setblocking(False)
+        listener = stage.make(0, beacon=("127.0.0.1",), beacon_port=node.getsockname()[1])
+        listener.drain()
+        port = int(listener.bind("dbp").rpartition(":")[2])
+        with pytest.raises(BlockingIOError):
+            node.recv(MAX_DATAGRAM)
+        listener.undrain()
+        assert node.recv(MAX_DATAGRAM) == dbp_datagrams.beacon(port)
