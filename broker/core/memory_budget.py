@@ -382,7 +382,9 @@ TEXT_COPIES = 2
 
 def service_bytes(service: Service) -> int:
     """Return the bytes that a service takes."""
-    texts = len(service.name) + len(service.hostport) + len(service.label or "")
+    texts = len(service.name) + len(service.hostport) + len(service.label or "") + len(service.zone or "")
+    if (auth := service.auth) is not None:
+        texts += len(auth.mode) + len(auth.code or "") + len(auth.id or "")
     if service.tags or service.meta:
         texts += sum(map(len, (*(service.tags or ()), *(service.meta or {}), *(service.meta or {}).values())))
     return SERVICE_BYTES + TEXT_COPIES * texts + INFO_COPIES * len(service.info or "")

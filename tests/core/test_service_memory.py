@@ -23,7 +23,7 @@ from broker.core.memory_budget import (
     Share,
     service_bytes,
 )
-from broker.core.model import INFO_COPIES, NOBODY, Provider, Rights, Service
+from broker.core.model import INFO_COPIES, NOBODY, Auth, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
 
@@ -130,7 +130,17 @@ def test_a_service_that_does_not_fit_in_the_place_of_another_is_refused_before(f
     assert farm.stored == 4 * service_bytes(farm.service(0, "bank0"))
 
 
-@pytest.mark.parametrize("more", [{"label": "x" * 9}, {"tags": ("x" * 4, "x" * 5)}, {"meta": {"x": "x" * 8}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"label": "x" * 9},
+        {"zone": "x" * 9},
+        {"tags": ("x" * 4, "x" * 5)},
+        {"meta": {"x": "x" * 8}},
+        {"auth": Auth("x" * 3, "x" * 4, "xx")},
+        {"auth": Auth("x" * 9)},
+    ],
+)
 def test_each_text_of_a_service_counts(more: dict[str, Any]) -> None:
     assert service_bytes(Service("bank", "h:1", 1, **more)) == SERVICE_BYTES + TEXT_COPIES * (len("bankh:1") + 9)
 
