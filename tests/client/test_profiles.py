@@ -5,6 +5,7 @@ The file is longer than others: all profiles share one scripted broker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -522,9 +523,15 @@ class Callers(Helpers):
         held = caller.call("bank", b"", wait=True, timeout=9.0)
         clock.pump([0.1] * 50)
         broker.start()
-        clock.pump([0.1] * 50)
+        # The pauses before reconnections are random.
+        for _ in range(600):
+            clock.advance(0.1)
+            if caller.writer.generation == 2 and again.called and held.called:
+                break
         for call in (again, held):
-            await self.fails(call, TimeoutError)
+            # The broker's end of a request and the caller's come at one time.
+            with contextlib.suppress(TimeoutError, service.RequestFailed):
+                self.fail(f"{await call} is an answer")
         self.assertEqual(caller.writer.generation, 2)
         requests: list[bytes] = []
 
