@@ -192,6 +192,7 @@ class Parts:
             session.is_doubtful,
             self.record.held,
             lambda: self.members.alive(),
+            lambda: self.beats.awake,
         )
         self.feed.revision = kept.saved.revision
         self.reopening = Reopening(

@@ -92,7 +92,7 @@ need that long to reach it again and to write all their entries."""
 
 EARLY = 0.5
 """Share of the TTL within which a member has beaten whose lease ends too early: it is renewed every quarter of the TTL,
-so that a member that has ended was silent for three quarters."""
+so that a member that has ended was silent for three quarters. The time of an own standstill does not count."""
 
 HELD_LOOK = 1.0
 """Seconds between two looks at the members whose entries are held."""
@@ -125,7 +125,7 @@ class Feed:
     ``differing`` is called with pieces of its difference to the one before, and then ``replaced`` with that one;
     ``ended`` when the watch has ended. ``doubtful`` returns True while leases of others may end because of an
     interruption that this member shares, ``recorded`` the entries that are held after the first reading, ``alive`` the
-    members whose links show life."""
+    members whose links show life, ``awake`` a time from which on this broker may have stood still."""
 
     log = Logger()
 
@@ -146,6 +146,7 @@ class Feed:
         doubtful: Callable[[], bool],
         recorded: Callable[[], Mapping[Key, Entry]],
         alive: Callable[[], Collection[str]],
+        awake: Callable[[], float],
     ) -> None:
         self._shared = shared
         self._etcd = etcd
@@ -162,6 +163,7 @@ class Feed:
         self._doubtful = doubtful
         self._recorded = recorded
         self._alive = alive
+        self._awake = awake
         self._watch: IEtcdWatch | None = None
         self._receiver: _Receiver | None = None
         self._complete = False
@@ -178,6 +180,8 @@ class Feed:
         """Members whose leases have ended, with the revisions, of which more events may come."""
         self._beats: dict[str, float] = {}
         """Times of the last beats of the members."""
+        self._taken = -inf
+        """Time of the last events."""
         self._left: deque[tuple[Key, int]] = deque()
         """Keys of such members that are still to be touched, with the revisions."""
         self._touching: Deferred[None] | None = None
@@ -256,9 +260,11 @@ class Feed:
         table = self._shared.table
         doubtful = revision <= self._doubtful_to or self._doubtful()
         held, now = len(table.held), self._clock.seconds()
+        # The events may be from any moment since then.
+        since, self._taken = max(self._taken, self._awake()), now
 
         def hold(name: str) -> bool:
-            early = now - self._beats.pop(name, -inf) < EARLY * self._ttl and name in table.beats
+            early = since - self._beats.pop(name, -inf) < EARLY * self._ttl and name in table.beats
             return name != self._name and (doubtful or early)
 
         for event in events:
@@ -521,10 +527,14 @@ class WatchHeartbeat:
         self.lag: float | None = None
         """Time in seconds that the last beat took; None if it is unknown."""
         self._timer: IDelayedCall | None = None
+        self._due = inf
+        self.awake = -inf
+        """Time of the last beat that was not late: this broker may have stood still since, as without CPU time."""
 
     def start(self) -> None:
         """Beat now and every interval. Idempotent: a further call discards beats that were under way."""
         self.stop()
+        self._due = inf
         self._tick()
 
     def stop(self) -> None:
@@ -546,6 +556,9 @@ class WatchHeartbeat:
     def _tick(self) -> None:
         now = self._clock.seconds()
         self._timer = self._clock.callLater(self._interval, self._tick)
+        if now - self._due < self._interval:
+            self.awake = now
+        self._due = now + self._interval
         if self._sent is not None:
             self.lag = max(self.lag or 0.0, now - self._sent)
         if self._unheard is not None:

@@ -39,6 +39,15 @@ def test_histories_in_which_another_program_deletes_keys(first: int) -> None:
         History(seed, faults=bool(seed % 2), strangers=True).run()
 
 
+FOUND = {20260434: "etcd loses all leases while a broker stands still for half the TTL"}
+"""Seeds of histories that found a fault."""
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_histories_that_found_a_fault(seed: int) -> None:
+    History(seed).run()
+
+
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_history() -> None:
     def lines() -> str:
