@@ -458,6 +458,17 @@ def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> 
     )
 
 
+def test_an_address_that_is_entered_while_the_page_starts_is_opened(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url())
+    held: list[Route] = []
+    page.route("**/v1/views", lambda route: held.append(route))
+    with page.expect_request("**/v1/views"):
+        page.reload()
+    page.goto(farm.url("view/mtl/queues"))
+    held[0].continue_()
+    expect(page.get_by_role("heading", level=1)).to_have_text("MTL queues")
+
+
 DURATIONS = {0.9996: "1 s", 9.94: "9.9 s", 59.7: "1 min", 3_599.7: "1 h", 86_369: "23 h 59 min", 86_399: "1 d"}
 SIZES = {1_023: "1,023 B", 1_048_000: "1,023 KiB", 1_048_575: "1 MiB"}
 

@@ -24,6 +24,7 @@ const places = part("places");
 const live = new Live();
 let screen = null;
 let place = null;
+let started = false;
 
 /** The interface of the page for its screens. */
 const app = {
@@ -138,6 +139,8 @@ function open(target) {
 }
 
 function route() {
+  // The start opens the address, once the views are known.
+  if (!started) return;
   const { place: target, parameters } = parse(location.hash);
   if (target !== place || screen === null) {
     const next = open(target);
@@ -332,6 +335,7 @@ async function start() {
   whoami();
   screen?.close();
   screen = null;
+  started = true;
   route();
   if (!document.hidden) live.restart();
 }
