@@ -167,15 +167,26 @@ def check_name(what: str, name: str) -> None:
         raise Refusal(Reason.PARAMETER, f"the name of a {what} {problem}")
 
 
+def check_text(what: str, text: str) -> None:
+    """Raise `Refusal` PARAMETER if a text is too long. ``what`` is its subject in the text."""
+    if len(text) > MAX_TEXT:
+        raise Refusal(Reason.PARAMETER, f"{what} has more than {MAX_TEXT} characters")
+
+
 def check_service_name(what: str, name: str) -> None:
     """Raise `Refusal` PARAMETER for a name of a service, or of its protocol, that some wire or view could not show.
 
     In MTL, names are printable, and views in lines show no other ones as they are; in HTTP, they are parts of a path.
     """
     check_name(what, name)
+    check_printable(what, name)
+    check_segment(what, name)
+
+
+def check_printable(what: str, name: str) -> None:
+    """Raise `Refusal` PARAMETER for a name that cannot be shown as it is."""
     if not name.isprintable():
         raise Refusal(Reason.PARAMETER, f"the name of a {what} is not printable: {name!a}")
-    check_segment(what, name)
 
 
 def check_segment(what: str, name: str) -> None:

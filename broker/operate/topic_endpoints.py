@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.principal import forbidden
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
-from broker.core.model import MAX_TEXT, is_own
+from broker.core.model import check_text, is_own
 from broker.core.operator_interfaces import topic_message
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import PIECE, KeepAlive, Outlet, Stream, StreamReader, in_steps
@@ -123,8 +123,7 @@ def topic_endpoints(streams: TopicStreams) -> list[Endpoint]:
     def read(call: Call) -> Stream:
         name = call.path["topic"]
         topic = name.encode("utf-8", "surrogateescape")
-        if len(name) > MAX_TEXT:
-            raise Refusal(Reason.PARAMETER, f"the name of a topic has more than {MAX_TEXT} characters")
+        check_text("the name of a topic", name)
         if is_own(topic):
             raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own: /v1/watch has the changes of the registry")
         if not call.grants.may("subscribe", name, "topic"):

@@ -24,8 +24,7 @@ from sys import getsizeof
 from typing import Protocol
 
 from broker.core.director.director_interfaces import UNLIMITED, ProviderLink
-from broker.core.errors import Reason, Refusal
-from broker.core.model import MAX_TEXT, Policy
+from broker.core.model import Policy
 
 
 class RoomWaiter(Protocol):
@@ -320,12 +319,6 @@ def user_bytes(user: str) -> int:
     """Return the bytes that a user in a context takes."""
     size = getsizeof(user)
     return USER_BYTES + size if user_set(user) is None else USER_BYTES + USER_SET_BYTES + 2 * size
-
-
-def check_text(what: str, text: str) -> None:
-    """Raise `Refusal` PARAMETER if a text is too long. ``what`` is its subject in the text."""
-    if len(text) > MAX_TEXT:
-        raise Refusal(Reason.PARAMETER, f"{what} has more than {MAX_TEXT} characters")
 
 
 MAX_LINKS = 64

@@ -24,13 +24,12 @@ from broker.core.director.farm_state import (
     LinkReport,
     OpenContext,
     Server,
-    check_text,
     context_bytes,
     user_bytes,
 )
 from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
 from broker.core.hostports import check_hostport
-from broker.core.model import MAX_TEXT, Policy, check_name
+from broker.core.model import MAX_TEXT, Policy, check_name, check_text
 
 GATE_CLOSED = "context closed to new entries"
 """The reason to deny a reservation if a server closes a gate without a reason."""

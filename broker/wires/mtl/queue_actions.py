@@ -26,6 +26,7 @@ from twisted.internet.task import deferLater
 
 from broker.access.principal import Principal, forbidden
 from broker.core.errors import Reason, Refusal
+from broker.core.model import check_printable
 from broker.core.operator_interfaces import MovedMessages, Purged, QueueMessage, QueueMessages, as_text
 from broker.core.queues.ownership import QueueOwnership
 from broker.core.queues.queue_interfaces import MessageOutcome
@@ -193,8 +194,7 @@ class QueueActs:
         """Return the virtual host of a queue. Raises `Refusal` for a name that no queue has, or without the right."""
         if len(queue.removesuffix(DEAD).encode("utf-8", "replace")) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"the name of a queue has more than {MAX_NAME} bytes")
-        if not queue.isprintable():
-            raise Refusal(Reason.PARAMETER, f"the name of a queue is not printable: {queue!a}")
+        check_printable("queue", queue)
         if host is None or host == self._bridge:
             return self._bridge
         if not self._policy.has(host):

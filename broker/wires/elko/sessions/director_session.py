@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from broker.core.director import director_interfaces as core
 from broker.core.director.director_interfaces import IContextServer, IDirector
 from broker.core.errors import PER_ADDRESS, Reason, Refusal, at_limit
-from broker.core.model import MAX_TEXT
+from broker.core.model import check_text
 from broker.net.peer_interfaces import Peer
 from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import Auth, Disconnect, encode
@@ -289,8 +289,7 @@ class DirectorSession(ElkoSession):
     def _reserve(self, message: wire.Reserve) -> None:
         try:
             self.permit("find", message.context)
-            if message.tag is not None and len(message.tag) > MAX_TEXT:
-                raise Refusal(Reason.PARAMETER, f"reserve: tag has more than {MAX_TEXT} characters")
+            check_text("reserve: tag", message.tag or "")
             self._room("reserve", RESERVATION_BYTES)
             internal, most = self._server is not None, self._access.policy.reservations
             granted = self._wiring.director.reserve(
