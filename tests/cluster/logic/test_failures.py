@@ -642,12 +642,12 @@ def own_providers(member: Member) -> list[Provider]:
     return [each for each in member.registry.providers() if not each.broker]
 
 
-def started_again(farm: Farm, member: Member) -> Member:
-    """Kill a member, and start it again a second later with what its store has."""
-    kept = own_providers(member)
+def started_again(farm: Farm, member: Member, stored: bool = True, grace: float = 30.0) -> Member:
+    """Kill a member, and start it again a second later with what its store has: all, or nothing."""
+    kept = own_providers(member) if stored else ()
     member.kill()
     farm.run(1.0)
-    again = farm.member(member.name, member.memory, kept)
+    again = farm.member(member.name, member.memory, kept, grace)
     farm.until(lambda: again.started, "the restart")
     return again
 
@@ -691,10 +691,7 @@ def test_what_the_store_lacks_after_a_kill_is_restored_from_the_keys(farm: Farm)
         a.register("bank", f"h:{number}", f"server {number}")
     a.register_instance("bank", "h:3", "bank/3")
     farm.until(lambda: len(b.found()) == 3, "the services")
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory, grace=20.0)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a, stored=False, grace=20.0)
     assert places(again) == places(b) == ["h:1", "h:2", "h:3"]
     assert again.registry.remembered_owner("http", "bank/3") == Owner("address 10.0.0.1", "bank/3")
     again.register("bank", "h:777", "server 1")
@@ -710,10 +707,7 @@ def test_a_label_that_others_have_does_not_identify_what_the_store_lacks(farm: F
     a.register("bank", "h:1", "pool")
     b.register("bank", "h:2", "pool")
     farm.until(lambda: len(a.found()) == len(b.found()) == 2, "the services")
-    a.kill()
-    farm.run(1.0)
-    again = farm.member("a", a.memory)
-    farm.until(lambda: again.started, "the restart")
+    again = started_again(farm, a, stored=False)
     again.register("bank", "h:3", "pool")
     farm.run(1.0)
     assert places(again) == places(b) == ["h:1", "h:2", "h:3"]

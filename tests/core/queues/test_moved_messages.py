@@ -12,14 +12,20 @@ from tests.core.queues.fenced_store import FencedDatabase, FencedStore
 from tests.core.queues.owners import Claims
 
 
+def broker_with(store: FencedStore, *names: str) -> Broker:
+    """A broker over a shared store, which owns these queues."""
+    broker = Broker(Claims(), "a", store, True)
+    for name in names:
+        assert broker.ask(name) is None
+    return broker
+
+
 def test_a_message_is_removed_after_its_dead_letter_is_written_also_behind_one_that_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queue_recorder, "COMMIT_BYTES", 250)
     database = FencedDatabase()
-    broker = Broker(Claims(), "a", FencedStore(database), True)
-    for name in ("q", "dying", "other"):
-        assert broker.ask(name) is None
+    broker = broker_with(FencedStore(database), "q", "dying", "other")
     broker.send(b"returns")
     broker.run()
     worker = Worker()
@@ -43,9 +49,7 @@ def test_a_message_that_is_moved_twice_is_removed_after_its_last_place_is_writte
 ) -> None:
     monkeypatch.setattr(queue_recorder, "COMMIT_BYTES", 250)
     database = FencedDatabase()
-    broker = Broker(Claims(), "a", FencedStore(database), True)
-    for name in ("q", "other", "third"):
-        assert broker.ask(name) is None
+    broker = broker_with(FencedStore(database), "q", "other", "third")
     broker.send(b"moved")
     broker.run()
     broker.send(b"slow", name="third")
@@ -63,9 +67,7 @@ def test_a_message_that_is_moved_twice_is_removed_after_its_last_place_is_writte
 
 def test_a_message_without_a_row_that_returns_and_is_confirmed_at_once_needs_no_removal() -> None:
     store = FencedStore(FencedDatabase())
-    broker = Broker(Claims(), "a", store, True)
-    for name in ("q", "other"):
-        assert broker.ask(name) is None
+    broker = broker_with(store, "q", "other")
     broker.send(b"1")
     assert broker.queue().move(broker.queue("other"), lambda message: message.head)
     broker.clock.advance(0)

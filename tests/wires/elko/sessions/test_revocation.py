@@ -129,13 +129,19 @@ def test_the_watches_of_an_administrator_end_with_the_right_to_view(scene: Scene
     assert ann.take() == []
 
 
+def watching(farm: DirectorFarm, control: AccessControl) -> Client:
+    """An administrator of the director, with a watch of a context."""
+    ann = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
+    ann.say("admin", "auth", auth=ANN)
+    ann.say("admin", "watch", context="context-a")
+    return ann
+
+
 def test_the_watches_of_the_directors_administrator_end_with_the_right_to_view(tmp_path: Path) -> None:
     rig = Rig(tmp_path / "users.toml")
     farm = DirectorFarm()
     control = access(rig, policy())
-    ann = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
-    ann.say("admin", "auth", auth=ANN)
-    ann.say("admin", "watch", context="context-a")
+    ann = watching(farm, control)
     ann.say("admin", "watch", user="user-joe")
     ann.take()
     rig.change(NO_VIEW)
@@ -152,9 +158,7 @@ def test_the_right_to_view_ends_after_the_input_of_an_administrator(tmp_path: Pa
     rig = Rig(tmp_path / "users.toml")
     farm = DirectorFarm()
     control = access(rig, policy())
-    ann = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
-    ann.say("admin", "auth", auth=ANN)
-    ann.say("admin", "watch", context="context-a")
+    ann = watching(farm, control)
     ann.take()
     ann.peer.behind = True
     ann.say("admin", "listproviders")
