@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import zmq
 
@@ -100,8 +101,15 @@ def write(path: Path, key: bytes, mode: int, force: bool) -> None:
 # the command line
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help is output as any other: argparse ignores that a stream cannot be written."""
+
+    def print_help(self, file: object = None) -> NoReturn:
+        self.exit(standard_streams.show(self.prog, self.format_help().rstrip("\n")))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="brokerkeys", description=DESCRIPTION)
+    parser = _Parser(prog="brokerkeys", description=DESCRIPTION)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     command = commands.add_parser("new", help="make a pair of keys", description="Makes NAME.private and NAME.public.")

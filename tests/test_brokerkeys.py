@@ -100,6 +100,20 @@ def test_output_that_cannot_be_written_is_a_sentence_and_the_keys_are_whole(
     assert (tmp_path / "web1.public").read_text() == f"{key}\n"
 
 
+@pytest.mark.parametrize("arguments", ["--help", "new --help"])
+def test_a_help_text_that_cannot_be_written_is_a_sentence(arguments: str) -> None:
+    process = subprocess.run(
+        ["sh", "-c", f'exec "$@" {arguments} >/dev/full', "sh", sys.executable, "-m", "broker.brokerkeys"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert process.stderr.endswith(": the output cannot be written: no space left on device\n")
+
+
 @pytest.mark.parametrize("arguments", [(), ("new",), ("public",), ("nothing",), ("new", "a", "b")])
 def test_a_command_line_that_makes_no_sense_is_explained(arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as exit:
