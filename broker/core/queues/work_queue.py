@@ -251,7 +251,9 @@ class Queue:
         except Refusal:
             self._return(message)
             raise
-        deadline, due = message.deadline, message.again if not message.count else 0.0
+        # As for a dead letter, there is no TTL in a dead-letter queue.
+        deadline = inf if target.name.endswith(DEAD) else message.deadline
+        due = message.again if not message.count else 0.0
         if message.death is not None:
             due = self._lifetime_at(queues.identify(message.head)[2])  # it may have been displaced before its time
         if settings.ttl is not None:

@@ -571,6 +571,15 @@ def test_delayed_messages_move_with_their_times_and_can_be_purged(farm: QueuesFa
     assert worker.has == [b"1"]
 
 
+def test_a_message_that_is_moved_into_a_dead_letter_queue_has_no_time_to_live_there(farm: QueuesFarm) -> None:
+    farm.put(b"1", ttl=5.0)
+    farm.put(b"2", name="other", ttl=5.0)
+    assert farm.queue().move(farm.queue("q.dead"), lambda message: message.head)
+    assert farm.queue("other").move(farm.queue("another"), lambda message: message.head)
+    farm.wait(5.0 + 2 * TICK)
+    assert (farm.load("q.dead"), farm.load("another")) == ((1, 0), (0, 0))
+
+
 def test_a_move_that_is_refused_leaves_a_delayed_message_delayed() -> None:
     farm, worker = QueuesFarm(QueueSettings(max_messages=1)), Worker()
     farm.put(b"full", name="other")
