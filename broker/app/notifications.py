@@ -157,8 +157,12 @@ class Notifications:
         before, self._rules = self._rules, {}
         for config in rules:
             rule = before.pop(config.name, None) or _Rule(config, Bucket(config.per_minute, self._clock.seconds()))
-            rule.config = config
+            changed, rule.config = rule.config != config, config
             self._rules[config.name] = rule
+            if changed and rule.timer is not None:
+                # The failures were those of the receiver before.
+                rule.attempts = 0
+                rule.timer.reset(0)
         for rule in before.values():
             self._end(rule)
 

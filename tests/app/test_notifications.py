@@ -147,6 +147,22 @@ def test_the_rate_of_a_rule_is_bounded() -> None:
     assert (sender.row()["waiting"], sender.notifications.counts()["notifications.dropped_rate"]) == (3, 3)
 
 
+def test_a_rule_that_a_reload_corrects_is_attempted_at_once_and_as_often_as_a_new_one() -> None:
+    sender = Sender()
+    sender.notifications.use([attrs.evolve(RULE, attempts=2)])
+    sender.notifications.event("service-gone", "a")
+    sender.end("refused")
+    sender.notifications.use([attrs.evolve(RULE, attempts=2)])
+    sender.clock.advance(0)
+    assert not sender.under_way, "nothing was corrected"
+    sender.notifications.use([attrs.evolve(RULE, attempts=2, url="https://right/")])
+    sender.clock.advance(0)
+    sender.end("refused")
+    sender.clock.advance(1)
+    assert sender.end() == ("hook", "a")
+    assert (sender.row()["sent"], sender.row()["dropped"]) == (1, 0)
+
+
 def test_a_reload_keeps_the_queue_of_a_rule_and_ends_others() -> None:
     sender = Sender()
     sender.notifications.use([RULE, attrs.evolve(RULE, name="old")])
