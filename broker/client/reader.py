@@ -337,10 +337,13 @@ class Reader(Direction):
 
 
 def outcome(receive: Receive, delivery: Delivery) -> Deferred[Any]:
-    """Call a handler. Fires with the result of the handler, its Deferred or its coroutine."""
+    """Call a handler. Fires with the result of the handler, its Deferred, its coroutine or its Future of asyncio."""
 
     def call() -> Any:
-        result = receive(delivery)
+        result: Any = receive(delivery)
+        # As `asyncio.isfuture`: programs without asyncio need not load it.
+        if hasattr(result, "_asyncio_future_blocking"):
+            return Deferred.fromFuture(result)
         return Deferred.fromCoroutine(result) if isinstance(result, Coroutine) else has_run(result)
 
     return maybeDeferred(call)

@@ -53,7 +53,8 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 ANNA = Password("anna", "pencil")
 
 
-def test_work_is_done_by_coroutines_of_asyncio(make: Make) -> None:
+@pytest.mark.parametrize("wrapped", [True, False], ids=["wrapped", "task"])
+def test_work_is_done_by_coroutines_and_by_tasks_of_asyncio(make: Make, wrapped: bool) -> None:
     async def main() -> None:
         done: list[bytes] = []
         finished = asyncio.Event()
@@ -73,7 +74,8 @@ def test_work_is_done_by_coroutines_of_asyncio(make: Make) -> None:
             writer = await client.wait(queue.writer, client.client, ["jobs"])
             for body in (b"1", b"shy", b"2"):
                 await client.wait(queue.put, writer, "jobs", body)
-            worker = await client.wait(queue.worker, client.client, ["jobs"], client.handler(work))
+            handler = client.handler(work) if wrapped else lambda piece: asyncio.ensure_future(work(piece))
+            worker = await client.wait(queue.worker, client.client, ["jobs"], handler)
             await finished.wait()
             await client.wait(worker.drain)
         assert sorted(done) == [b"1", b"2", b"shy"]
