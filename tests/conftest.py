@@ -9,6 +9,7 @@
 - Tests that are skipped for want of a package make the run fail (tests/packages.py).
 - The reactor is the broker's own, as under twistd. Code of the broker that blocks it makes a test fail.
 - The collector does not look at the thousands of tests again and again.
+- A test after which the process holds gigabytes fails.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import gc
 import importlib.metadata
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -26,6 +28,7 @@ from _pytest.runner import runtestprotocol
 from hypothesis import Phase, settings
 from twisted.trial import util
 
+from bench.machine import resident
 from broker.net.reactor import install
 from tests import blocking_guard
 from tests.examples import SHARE
@@ -43,6 +46,9 @@ install()
 
 FIRST = ("tests/install/", "tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time: one that began last would keep a process waiting for it."""
+
+MOST_RESIDENT = 4 << 30
+"""Bytes of memory of a process of tests: four times what it has in the end."""
 
 # Tests start hundreds of processes. If this is set, each of them compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -101,10 +107,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test in which the broker's code blocks the reactor that the test runs."""
+    """Fail a test in which the broker's code blocks the reactor that the test runs, or after which too much memory is
+    held: a later test would fail, for which the machine has none left."""
     blocking_guard.found.clear()
     yield
     assert not blocking_guard.found, f"the reactor's thread is blocked by {blocking_guard.found[0]}"
+    assert sys.platform != "linux" or resident(os.getpid()) < MOST_RESIDENT
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Tests for which the time of a garbage collection matters."""
+"""Tests for which the time of a garbage collection matters, or what it finds."""
 
 from __future__ import annotations
 
@@ -15,3 +15,12 @@ def no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def set_aside() -> None:
+    """Exclude all present objects from later collections, which see only what is made from now on.
+
+    Garbage is collected first: it would stay until the end of the process.
+    """
+    gc.collect()
+    gc.freeze()

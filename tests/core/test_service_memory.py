@@ -26,6 +26,7 @@ from broker.core.memory_budget import (
 from broker.core.model import INFO_COPIES, NOBODY, Auth, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from tests.garbage import set_aside
 
 HOST = "192.0.2.1"
 FREE = Rights(services=1_000_000)
@@ -163,7 +164,7 @@ def test_a_superseded_service_counts_until_it_is_withdrawn() -> None:
 
 def test_refused_services_are_no_garbage(farm: Farm) -> None:
     provider = farm.join()
-    gc.freeze()  # the collection sees only the objects of this test
+    set_aside()
     gc.disable()
     try:
         assert len(farm.offer(provider, *(f"bank{number}" for number in range(50)))) == 46

@@ -27,6 +27,7 @@ from broker.net.outgoing_addresses import Outgoing
 from broker.net.probes import AT_ONCE, LIMITS, MAX_ANSWER, MOST, RETRY, Probes
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
+from tests.garbage import set_aside
 from tests.net.process import descriptors
 from tests.net.pyzmq_peers import Peer, PlainRouter
 from tests.net.waiting import reactor, there_are, turn, until
@@ -603,7 +604,7 @@ class TestEnds(Probing):
     async def test_what_has_ended_leaves_nothing_to_the_garbage_collector(self) -> None:
         server = self.echo()
         await self.answer(server.port)
-        gc.freeze()  # the collection sees only the objects of this test
+        set_aside()
         gc.disable()
         self.addCleanup(gc.enable)
         for _ in range(100):

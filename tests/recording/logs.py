@@ -10,6 +10,8 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from twisted.python.failure import Failure
 from zope.interface import provider
 
+from tests.garbage import set_aside
+
 
 @contextmanager
 def nothing_fails(collect: bool = False) -> Iterator[list[str]]:
@@ -28,7 +30,7 @@ def nothing_fails(collect: bool = False) -> Iterator[list[str]]:
             warnings.append(formatEvent(event))
 
     if collect:
-        gc.freeze()  # the collection at the end looks only at the objects of this test
+        set_aside()
     globalLogPublisher.addObserver(observe)
     try:
         yield warnings

@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
+from unittest.mock import patch
 
 import attrs
 from twisted.logger import capturedLogs
 
 from broker.core.database import StateUnusable
 from broker.core.errors import Refusal
+from broker.core.queues import queue_recorder
 from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.queue_messages import (
     DEAD,
@@ -23,7 +25,6 @@ from broker.core.queues.queue_messages import (
     living_name,
 )
 from broker.core.queues.queue_recorder import COMMIT_SECONDS
-from broker.core.queues.sqlite_store import COMMIT_BYTES
 from broker.core.queues.work_queue import Queue
 from tests.core.queues.cluster_broker import Broker
 from tests.core.queues.farm import Author, Worker
@@ -37,6 +38,9 @@ ALL = tuple(name + suffix for name in QUEUES for suffix in ("", DEAD, DEAD + DEA
 SETTINGS = QueueSettings(
     durable=True, dead_letters=frozenset(Death), expires=20.0, max_deliveries=3, max_messages=1_000
 )
+
+COMMIT_BYTES = 25_000
+"""Size of a transaction, instead of megabytes: thousands of histories run in one process."""
 
 LARGE = 2 * COMMIT_BYTES // 5
 """Bytes of a large message: three of them are more than one transaction writes."""
@@ -100,7 +104,7 @@ class QueueHistory:
 
     def run(self) -> None:
         """Run it. Raises AssertionError."""
-        with capturedLogs() as logs:
+        with capturedLogs() as logs, patch.object(queue_recorder, "COMMIT_BYTES", COMMIT_BYTES):
             for _ in range(self._steps):
                 self._act()
                 self._check_totals()

@@ -21,7 +21,7 @@ from broker.net.http.websocket import PING_EVERY, end
 from broker.net.line_protocol import LineProtocol
 from broker.wires.elko.transports.elko_websocket import WebSocket
 from broker.wires.elko.transports.transport_limits import TransportLimits
-from tests.garbage import no_collection
+from tests.garbage import no_collection, set_aside
 from tests.net.holders import Holding
 from tests.net.words import Hub, WordSession
 from tests.wires.elko.transports.virtual_links import HANDSHAKE, WebLink, WordHub, garbage, masked, web_hub
@@ -449,7 +449,7 @@ def running() -> int:
 
 
 def test_a_connection_ends_its_parser(hub: WordHub) -> None:
-    gc.freeze()  # which leaves only the objects of this test to `running`
+    set_aside()
     before = running()
     link = opened(hub)
     link.say("hello")

@@ -24,6 +24,7 @@ from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.web_origins import Origins
 from broker.wires.elko.transports.elko_websocket import WebSockets
 from broker.wires.elko.transports.transport_limits import TransportLimits
+from tests.garbage import set_aside
 from tests.net.words import Hub, Link, Wire, WordReader, WordSession
 
 HANDSHAKE = (
@@ -227,7 +228,7 @@ class Carrier:
 
 def garbage(run: Callable[[], object], *types: type) -> list[type]:
     """The types of the objects made by ``run`` that only the garbage collector can free."""
-    gc.freeze()  # the collection sees only the objects of this test
+    set_aside()
     gc.disable()
     try:
         run()

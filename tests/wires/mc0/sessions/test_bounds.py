@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from broker.core.topics import TopicsBounds
 from broker.wires.mc0.sessions.mc0_session import Mc0Session
+from tests.garbage import set_aside
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm
 
@@ -38,7 +39,7 @@ def sessions_kept(farm: Mc0Farm) -> int:
 
 @pytest.fixture
 def memory() -> Iterator[None]:
-    gc.freeze()  # collections see only the objects of this test
+    set_aside()
     tracemalloc.start()
     yield
     tracemalloc.stop()

@@ -24,6 +24,7 @@ from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
 from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM
 from tests.examples import examples
+from tests.garbage import set_aside
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (
     HERE,
@@ -317,7 +318,7 @@ def test_a_session_takes_less_than_a_kibibyte_and_its_exchange_four_more(
         peer.routing = routing
         peers.append(peer)
     act(peers.pop())
-    gc.freeze()  # the collection sees only the objects of this test
+    set_aside()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
