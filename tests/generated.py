@@ -6,24 +6,36 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import get_args, get_type_hints
+from unittest.mock import Mock
 
 import attrs
 from msgspec import Meta
 
+from broker.app.bridge_parts import WIRE
 from broker.app.cluster_health import COUNTERS as OF_HEALTH
+from broker.app.cluster_health import ClusterHealth
 from broker.app.configuration import SCHEMA
 from broker.app.process import DAEMON
 from broker.app.wires import WIRES
 from broker.bridge.bridges import COUNTERS as OF_BRIDGES
 from broker.brokerctl.cli import cli, manual_page
+from broker.cluster.links.link_messages import LINK_COUNTERS, link_counters
+from broker.cluster.links.links import links_view
 from broker.cluster.settings import COUNTERS as OF_CLUSTER
 from broker.config import document
 from broker.export.journal_records import MEMBERS, DetailedRecord
 from broker.operate import metrics
 from broker.operate.actions import ACTIONS
-from broker.operate.metrics import CounterMetrics, Family
+from broker.operate.metrics import CounterMetrics, Family, table_families
 from broker.operate.table_endpoints import ListQuery
-from broker.wires.tables import Counter, Documentation
+from broker.wires.dbp.dbp_wire import dbp_views
+from broker.wires.dns.dns_wire import dns_views
+from broker.wires.elko.broker_wire import broker_views
+from broker.wires.elko.director_wire import director_views
+from broker.wires.http.http_wire import http_views
+from broker.wires.mc0 import mc0_wire
+from broker.wires.mtl import mtl_tables
+from broker.wires.tables import AnyView, Counter, Documentation
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -67,13 +79,35 @@ def metric_sections() -> Iterator[tuple[str, Iterable[Family]]]:
     by_owner: dict[str, list[Counter]] = {"Core": [*DAEMON]}
     for wire in WIRES:
         by_owner.setdefault(TITLES.get(wire.name, wire.name), []).extend(wire.counters)
-    by_owner |= {"The cluster": [*OF_CLUSTER, *OF_HEALTH], "Bridges": [*OF_BRIDGES]}
+    by_owner |= {
+        "The cluster": [each for each in (*OF_CLUSTER, *OF_HEALTH) if each not in LINK_COUNTERS],
+        "Bridges": [*OF_BRIDGES],
+        "Links of the cluster and of bridges": [*LINK_COUNTERS, *link_counters(WIRE)],
+    }
     every = CounterMetrics(Documentation([each for counters in by_owner.values() for each in counters])).families()
     yield "State", (*metrics.OF_STATE, *metrics.OF_TIMES, *metrics.OF_PLAN)
     yield "Connections and messages of all wires", filter(shared, every)
+    yield (
+        "Tables of wires and of the cluster",
+        {each: None for view in table_views() for each in table_families(view).values()},
+    )
     for title, counters in by_owner.items():
         own = [each for each in CounterMetrics(Documentation(counters)).families() if not shared(each)]
         yield title, (*(metrics.OF_CLUSTER if title == "The cluster" else ()), *own)
+
+
+def table_views() -> Iterator[AnyView]:
+    """Yield the tables whose rows are counted, without the parts that have the rows."""
+    part = Mock()
+    yield from broker_views(part)
+    yield from director_views(part)
+    yield from dbp_views(part, part)
+    yield from mtl_tables.views(part, part, part, part, part)
+    yield from mc0_wire.views(part, part, part)
+    yield from http_views(part, part)
+    yield from dns_views(part, part, part)
+    yield links_view(part)
+    yield ClusterHealth.view(part)
 
 
 def metric_tables() -> str:

@@ -29,7 +29,7 @@ from broker.core.model import NotReady
 from broker.core.plan import IPlan
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response
-from broker.wires.tables import ITEMS, ROWS, AnyView, Counter, Documentation
+from broker.wires.tables import ITEMS, ROWS, AnyView, Column, Counter, Documentation
 
 # The endpoint ``/metrics``, rendered family by family in turns of the reactor by `prometheus_client`.
 
@@ -387,42 +387,39 @@ OWN = "broker"
 """The first word of the daemon's own views: their sizes are gauges of the registry and metrics of listeners."""
 
 
+def table_families(view: AnyView) -> dict[str, Family]:
+    """Return the metrics of a table: of its rows by "", and of the sum of each column by the name of the column."""
+    found = {"": _gauge(f"active_{view.table}", "Rows of the table at the end of the name.", "wire")}
+    for each in view.columns:
+        if each.name in view.sums:
+            about = f"Sum: {each.help[:1].lower()}{each.help[1:]}."
+            found[each.name] = _gauge(_column_name(view.table, each), about, "wire")
+    return found
+
+
+def _column_name(table: str, column: Column) -> str:
+    stem = f"{table}_{column.name}"
+    return f"{stem}_{column.unit}" if column.unit in BASE_UNITS and column.name != column.unit else stem
+
+
 def table_metrics(views: Iterable[AnyView]) -> Iterator[Metric | None]:
     """Yield the metrics, and None for work without a result."""
-    metrics: dict[str, GaugeMetricFamily] = {}
+    metrics: dict[str, Metric] = {}
     for view in views:
         if view.wire == OWN:
             continue
-        sums = dict.fromkeys(view.sums, 0.0)
-        count = 0
+        values = dict.fromkeys(["", *view.sums], 0.0)
         items = iter(view.items())
-        while some := list(islice(items, ROWS if sums else ITEMS)):
-            count += len(some)
-            for row in map(view.row, some) if sums else ():
-                for column in sums:
-                    value = row.get(column)
-                    sums[column] += value if isinstance(value, int | float) else 0
+        while some := list(islice(items, ROWS if view.sums else ITEMS)):
+            values[""] += len(some)
+            for row in map(view.row, some) if view.sums else ():
+                for column in view.sums:
+                    values[column] += _number(row, column)
             yield None
-        help = f"Rows of the table {view.table}: {view.table} that there are now."
-        _add(metrics, f"{PREFIX}active_{view.table}", help, view.wire, count)
-        for each in view.columns:
-            if each.name in sums:
-                _add(metrics, column_name(view, each.name), f"{each.help}.", view.wire, sums[each.name])
+        for column, family in table_families(view).items():
+            metric = metrics.setdefault(family.name, family.metric())
+            metric.add_metric([view.wire], values[column])  # type: ignore[attr-defined]
     yield from metrics.values()
-
-
-def column_name(view: AnyView, column: str) -> str:
-    """Return the metric of a column's sum."""
-    stem = f"{PREFIX}{view.table}_{column}"
-    unit = next((each.unit for each in view.columns if each.name == column), "")
-    return f"{stem}_{unit}" if unit in BASE_UNITS and column != unit else stem
-
-
-def _add(metrics: dict[str, GaugeMetricFamily], name: str, help: str, wire: str, value: float) -> None:
-    metric = metrics.get(name)
-    if metric is None:
-        metric = metrics[name] = GaugeMetricFamily(name, help, labels=["wire"])
-    metric.add_metric([wire], value)
 
 
 # Histograms of the loop: the reactor's lag and the scheduler's delay, as `broker.app.process` and

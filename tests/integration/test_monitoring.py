@@ -22,6 +22,7 @@ RULES = ETC / "prometheus" / "elkobroker.rules.yml"
 CASES = ETC / "prometheus" / "elkobroker.rules.test.yml"
 DASHBOARD = ETC / "grafana" / "elkobroker.json"
 OPERATIONS = ETC.parent / "docs" / "operations.md"
+METRICS = ETC.parent / "docs" / "metrics.md"
 
 METRIC = re.compile(r"\b(?:elkobroker|process)_[a-z0-9_]+")
 
@@ -57,6 +58,14 @@ def test_panels_name_metrics_that_exist(exported: set[str]) -> None:
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(queries) > 20
     assert named(" ".join(queries)) <= exported
+
+
+def test_each_metric_is_on_the_page_of_metrics(exported: set[str]) -> None:
+    described = {
+        name.replace("KIND", "[a-z_]+") for name in re.findall(r"`(\w+)(?:\{[a-z,]*\})?`", METRICS.read_text())
+    }
+    described |= {"process_.*", "python_.*"}  # of the client library of Prometheus
+    assert [name for name in sorted(exported) if not any(re.fullmatch(each, name) for each in described)] == []
 
 
 def test_each_alert_is_described_and_has_a_case() -> None:
