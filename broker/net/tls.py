@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -293,12 +293,16 @@ class TlsFactory(TLSMemoryBIOFactory):
         certificates.changed.append(self._review)
 
     def _review(self) -> None:
-        """Close the connections whose client certificate was revoked."""
-        for connection in list(self.protocols):
-            if self._certificates.is_revoked(connection):
+        """Close the connections whose client certificate was revoked: many are examined in several turns."""
+        self.turns.background.run(self._reviews(list(self.protocols)))
+
+    def _reviews(self, connections: Iterable[Any]) -> Iterator[None]:
+        for connection in connections:
+            if connection in self.protocols and self._certificates.is_revoked(connection):
                 refusal = Refusal(Reason.REVOKED, "the client certificate of this connection was revoked")
                 self.refusal_log.add(self.wire, connection.host, refusal)
                 connection.abort()
+            yield
 
 
 def _reasons(error: SSL.Error) -> str:

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 
+from broker import pem
 from broker.access.principal import Method, Principal
-from broker.access.rights import AnonymousAccess
+from broker.access.rights import AnonymousAccess, Grants
 from broker.core.model import KnownSession, Snapshot
 from broker.core.turns import SHARE
 from broker.curve_keys import encode
+from broker.net.tls import Certificates, TlsFactory
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
+from broker.wires.elko.broker_wire import OpenElko
+from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import open_http
 from broker.wires.http.sessions.instances import Offer
 from broker.wires.interface import WireContext
 from broker.wires.mc0.mc0_settings import Mc0
 from broker.wires.mc0.mc0_wire import open_mc0
+from tests.config.certificates import certificate
+from tests.net.over_tls import over_tls
+from tests.net.words import Link
 from tests.ticking_clock import TickingClock
 from tests.wires.contexts import context
 from tests.wires.mc0.recording import SessionRecord
@@ -45,6 +56,14 @@ class Revoking(AnonymousAccess):
 
     def stands(self, principal: Principal) -> bool:
         return not self.revoked
+
+    def grants(self, principal: Principal, listener: str) -> Grants:
+        return Grants() if self.revoked else super().grants(principal, listener)
+
+    def revoke(self) -> None:
+        self.revoked = True
+        for call in self.changed:
+            call()
 
 
 @pytest.fixture
@@ -113,13 +132,60 @@ def test_http_ends_the_instances_of_revoked_users(reactor: Reactor) -> None:
     for number in range(MANY):
         wire.instances.put("bank", f"{number}", Principal("ann", Method.PASSWORD), Offer("h:1", "tcp", {}, None, 10.0))
 
-    def revoke() -> None:
-        access.revoked = True
-        for call in access.changed:
-            call()
-
-    assert ends_in_turns(counts(reactor, revoke, lambda: len(wire.instances)))
+    assert ends_in_turns(counts(reactor, access.revoke, lambda: len(wire.instances)))
     assert wire.instances.counts["revoked"] == MANY
+
+
+def test_mc0_applies_other_rights_to_its_sessions(reactor: Reactor) -> None:
+    access = Revoking()
+    known = tuple(KnownSession(b"%d" % number, "", "192.0.2.7", 10.0, None, (b"a",)) for number in range(MANY))
+    made = attrs.evolve(context(reactor, access=access, recorder=SessionRecord()), known=Snapshot(1, (), {}, known))
+    wire = open_mc0(Mc0(), made)
+
+    def subscribers() -> int:
+        return sum(bool(session.topics) for session in wire.sessions.table)
+
+    assert ends_in_turns(counts(reactor, access.revoke, subscribers))
+
+
+def test_elko_ends_the_sessions_of_revoked_users(reactor: Reactor) -> None:
+    access = Revoking()
+    wire = OpenElko(Elko((BrokerListener(),)), context(reactor, access=access))
+    listener: Any
+    [listener] = wire.connection_factories()
+    links = [Link(listener.buildProtocol(IPv4Address("TCP", "192.0.2.1", 4_000 + n)), None) for n in range(MANY)]
+
+    assert ends_in_turns(counts(reactor, access.revoke, lambda: sum(not link.wire.half_closed for link in links)))
+
+
+@attrs.define(eq=False)
+class TlsClient:
+    """A connection to a factory of TLS by a client whose certificate has this number."""
+
+    factory: TlsFactory
+    number: int = 7
+    host: str = "192.0.2.1"
+
+    def getPeerCertificate(self) -> TlsClient:
+        return self
+
+    def get_serial_number(self) -> int:
+        return self.number
+
+    def abort(self) -> None:
+        self.factory.unregisterProtocol(self)
+
+
+def test_tls_ends_the_connections_of_revoked_certificates(reactor: Reactor, tmp_path: Path) -> None:
+    certificates = Certificates(pem.Files(*map(str, certificate(tmp_path, "broker"))))
+    factory = over_tls(reactor, Factory(), certificates)
+    clients = [TlsClient(factory) for _ in range(MANY)]
+    another = TlsClient(factory, 8)
+    for client in (*clients, another):
+        factory.registerProtocol(client)
+    identity = attrs.evolve(certificates.read(), revoked=frozenset({7}))
+    assert ends_in_turns(counts(reactor, lambda: certificates.use(identity), lambda: len(factory.protocols) - 1))
+    assert list(factory.protocols) == [another]
 
 
 def test_mc0_ends_the_sessions_of_revoked_keys(reactor: Reactor) -> None:

@@ -87,7 +87,14 @@ class ElkoWire(PlainWire, Generic[L]):
         accounts = context.accounts
         for listener in configured:
             at = title(wire, listener)
-            access = AccessControl(self.policy(listener), accounts.access, at, accounts.audit, accounts.logins.requests)
+            access = AccessControl(
+                self.policy(listener),
+                accounts.access,
+                at,
+                accounts.audit,
+                accounts.logins.requests,
+                in_turns=context.network.scheduler.background.run,
+            )
             accounts.access.changed.append(access.review)
             converse = partial(self.converse, access)
             self._made[at] = make_listener(wire, listener, access, converse, net_limits(listener), context)

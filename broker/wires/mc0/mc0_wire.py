@@ -179,8 +179,9 @@ class OpenMc0(PlainWire):
 
     def reload(self, config: Mc0, broker: Broker) -> None:
         """Apply new limits."""
-        self.sessions.use(config.sessions, config.subscriptions)
-        self.listener.router.use(config)
+        router = self.listener.router
+        router.turns.background.run(self.sessions.use(config.sessions, config.subscriptions))
+        router.use(config)
 
     def stop_listening(self) -> Deferred[None]:
         """Do nothing: the ROUTER stops listening in `close`, so that no connection is accepted only to be dropped."""
@@ -226,7 +227,7 @@ def _make(config: Mc0, context: WireContext) -> OpenMc0:
     if keys is not None:
         # After the ROUTER's own, which ends the service of these peers at once.
         keys.changed.append(lambda gone: router.turns.background.run(sessions.table.revoke(gone)))
-    access.changed.append(sessions.review)
+    access.changed.append(lambda: router.turns.background.run(sessions.review()))
     sessions.table.restore(context.known.sessions, keyed=keys is not None)
     listener = RouterListener(router, context.network.clock)
     return OpenMc0(config, listener, sessions, context.core.topics, context.core.leases)

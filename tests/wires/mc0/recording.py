@@ -137,8 +137,8 @@ class Mc0Farm(CoreFarm):
         """Take other rules, and other limits if they are given."""
         self._rules = rules
         self._limits = (sessions or self._limits[0], subscriptions or self._limits[1])
-        self.wire.use(*self._limits)
-        self.wire.review()
+        for _ in chain(self.wire.use(*self._limits), self.wire.review()):
+            pass
 
     def revoke(self, key: str) -> None:
         """That key is not allowed any more."""

@@ -1,11 +1,13 @@
 """Authentication of Elko sessions: credentials, roles, and the policy of a listener.
 
 Invariant: a reload replaces a listener's `Policy` as a whole, its sessions read it again at each check, and what it
-permits no more ends at once. "auth" in docs/protocols/elko-broker.md describes the protocol.
+permits no more ends at once, of many sessions within several turns of the reactor. "auth" in
+docs/protocols/elko-broker.md describes the protocol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakSet
 
@@ -72,11 +74,18 @@ class Policy:
             raise Refusal(Reason.WRONG_CREDENTIALS, text)
 
 
+def all_at_once(steps: Iterator[object]) -> None:
+    """Make all steps of a work in this turn."""
+    for _ in steps:
+        pass
+
+
 @attrs.define(eq=False)
 class AccessControl:
     """Access control of one listener: its policy, which a reload replaces, and the parts shared with others.
 
     ``title`` is the title of the listener in rights and in the audit log. ``sessions`` are those of the listener.
+    ``in_turns`` makes all steps of a work, in several turns of the reactor where there are many.
     """
 
     policy: Policy
@@ -85,6 +94,7 @@ class AccessControl:
     audit: Audit = attrs.field(factory=NoAudit)
     requests: RequestLimits = attrs.field(factory=unlimited)
     sessions: WeakSet[ElkoSession] = attrs.field(factory=WeakSet)
+    in_turns: Callable[[Iterator[object]], object] = all_at_once
 
     def use(self, policy: Policy) -> None:
         """Apply another policy, also to the present sessions."""
@@ -115,5 +125,10 @@ class AccessControl:
 
     def review(self) -> None:
         """Check the users, rights and roles of all sessions again, after a change."""
-        for session in tuple(self.sessions):
+        self.in_turns(self._reviews(tuple(self.sessions)))
+
+    @staticmethod
+    def _reviews(sessions: Iterable[ElkoSession]) -> Iterator[None]:
+        for session in sessions:
             session.review()
+            yield

@@ -236,7 +236,8 @@ def test_what_found_no_place_begins_when_there_may_be_more_subscriptions() -> No
     peer = connector(farm)
     peer.say("SUB||first|second|third")
     assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first"], [b"second", b"third"])
-    farm.wire.use(100, 2)
+    for _ in farm.wire.use(100, 2):
+        pass
     assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first", b"second"], [b"third"])
     farm.wire.use(100, 1)
     assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first", b"second"], [b"third"])
