@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Audit, NoAudit, Principal, sees_secrets
@@ -88,6 +89,8 @@ class AccessControl:
     ``in_turns`` makes all steps of a work, in several turns of the reactor where there are many.
     """
 
+    log = Logger()
+
     policy: Policy
     access: Access = attrs.field(factory=AnonymousAccess)
     title: str = ""
@@ -127,8 +130,10 @@ class AccessControl:
         """Check the users, rights and roles of all sessions again, after a change."""
         self.in_turns(self._reviews(tuple(self.sessions)))
 
-    @staticmethod
-    def _reviews(sessions: Iterable[ElkoSession]) -> Iterator[None]:
+    def _reviews(self, sessions: Iterable[ElkoSession]) -> Iterator[None]:
         for session in sessions:
-            session.review()
+            try:
+                session.review()
+            except Exception:  # no other session keeps rights for it
+                self.log.failure("the rights of a session could not be reviewed")
             yield

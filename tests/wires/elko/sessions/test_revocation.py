@@ -11,6 +11,7 @@ from twisted.internet.defer import maybeDeferred
 
 from broker.core.director.farm_record import RecordedServer, encode
 from broker.core.director.farm_tables import STEPS_PER_TURN
+from broker.core.errors import Refusal
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR
@@ -39,10 +40,11 @@ class Scene:
     farm: ElkoFarm
     rig: Rig
 
-    def login(self, to: str, auth: dict[str, str]) -> Client:
-        """Connect and authenticate."""
+    def login(self, to: str, auth: dict[str, str], access: AccessControl | None = None) -> Client:
+        """Connect and authenticate, to a listener of its own if none is given."""
+        access = access or self.access
         client = Client(
-            lambda to: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, self.access, to)), RecordingPeer()
+            lambda to: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, access, to)), RecordingPeer()
         )
         client.say(to, "auth", auth=auth)
         assert client.take() == []
@@ -110,6 +112,18 @@ def test_a_half_closed_connection_closes_after_its_last_forbidden_find(scene: Sc
     assert bob.session.input_ended()
     scene.rig.change(NO_NAMES)
     assert bob.take() == [forbidden("bob-1")]
+    assert bob.closed
+
+
+def test_a_session_whose_review_fails_leaves_no_other_one_its_rights(scene: Scene) -> None:
+    def fail(refusal: Refusal) -> bool:
+        raise RuntimeError("a defect")
+
+    listener = scene.access
+    *broken, bob = [scene.login("client", BOB, listener) for _ in range(10)]
+    for each in broken:
+        each.peer.refused = fail  # type: ignore[method-assign]
+    scene.rig.change(FILE.replace('"bob"', '"rob"'))
     assert bob.closed
 
 
