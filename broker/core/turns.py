@@ -13,16 +13,19 @@ Rules:
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from types import TracebackType
 from typing import TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
+
+_log = Logger()
 
 SHARE = 0.005
 """Seconds: peers do not notice less than 10 ms, and the input of others comes on top."""
@@ -45,6 +48,16 @@ def removed(items: list[T]) -> Iterator[list[T]]:
         piece = items[-PIECE:]
         del items[-PIECE:]
         yield piece
+
+
+def for_each(items: Iterable[T], act: Callable[[T], object]) -> Iterator[None]:
+    """Yield a step for each item: a call of ``act``. An exception is logged, and the steps of other items follow."""
+    for item in items:
+        try:
+            act(item)
+        except Exception:
+            _log.failure("background work failed for one of many")
+        yield
 
 
 class Turns:

@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -29,6 +29,7 @@ from broker.access.identity import plain
 from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
+from broker.core.turns import for_each
 from broker.net.epoll_streams import push
 from broker.net.refusal_log import RefusalLog
 from broker.net.scheduled_input import Scheduled, sliced
@@ -294,15 +295,13 @@ class TlsFactory(TLSMemoryBIOFactory):
 
     def _review(self) -> None:
         """Close the connections whose client certificate was revoked: many are examined in several turns."""
-        self.turns.background.run(self._reviews(list(self.protocols)))
+        self.turns.background.run(for_each(list(self.protocols), self._end_revoked))
 
-    def _reviews(self, connections: Iterable[Any]) -> Iterator[None]:
-        for connection in connections:
-            if connection in self.protocols and self._certificates.is_revoked(connection):
-                refusal = Refusal(Reason.REVOKED, "the client certificate of this connection was revoked")
-                self.refusal_log.add(self.wire, connection.host, refusal)
-                connection.abort()
-            yield
+    def _end_revoked(self, connection: Any) -> None:
+        if connection in self.protocols and self._certificates.is_revoked(connection):
+            refusal = Refusal(Reason.REVOKED, "the client certificate of this connection was revoked")
+            self.refusal_log.add(self.wire, connection.host, refusal)
+            connection.abort()
 
 
 def _reasons(error: SSL.Error) -> str:

@@ -12,12 +12,13 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs
 
 from broker import pem
 from broker.access.principal import Method, Principal
 from broker.access.rights import AnonymousAccess, Grants
 from broker.core.model import KnownSession, Snapshot
-from broker.core.turns import SHARE
+from broker.core.turns import SHARE, Turns, for_each
 from broker.curve_keys import encode
 from broker.net.tls import Certificates, TlsFactory
 from broker.wires.dbp.codec.dbp_messages import Form
@@ -156,6 +157,22 @@ def test_elko_ends_the_sessions_of_revoked_users(reactor: Reactor) -> None:
     links = [Link(listener.buildProtocol(IPv4Address("TCP", "192.0.2.1", 4_000 + n)), None) for n in range(MANY)]
 
     assert ends_in_turns(counts(reactor, access.revoke, lambda: sum(not link.wire.half_closed for link in links)))
+
+
+def test_one_entry_that_fails_keeps_no_other_one(reactor: Reactor) -> None:
+    left = list(range(MANY))
+
+    def end(number: int) -> None:
+        if number:
+            left.remove(number)
+        else:
+            raise RuntimeError("a defect")
+
+    with capturedLogs() as logs:
+        found = counts(reactor, lambda: Turns(reactor).run(for_each(tuple(left), end)), lambda: len(left) - 1)
+    assert found[0] == MANY - 1
+    assert left == [0]
+    assert [event["log_failure"].getErrorMessage() for event in logs] == ["a defect"]
 
 
 @attrs.define(eq=False)

@@ -7,19 +7,19 @@ docs/protocols/elko-broker.md describes the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakSet
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
 from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Audit, NoAudit, Principal, sees_secrets
 from broker.access.rights import AnonymousAccess, Grants
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
+from broker.core.turns import for_each
 from broker.net.peer_interfaces import Peer
 
 if TYPE_CHECKING:
@@ -89,8 +89,6 @@ class AccessControl:
     ``in_turns`` makes all steps of a work, in several turns of the reactor where there are many.
     """
 
-    log = Logger()
-
     policy: Policy
     access: Access = attrs.field(factory=AnonymousAccess)
     title: str = ""
@@ -128,12 +126,4 @@ class AccessControl:
 
     def review(self) -> None:
         """Check the users, rights and roles of all sessions again, after a change."""
-        self.in_turns(self._reviews(tuple(self.sessions)))
-
-    def _reviews(self, sessions: Iterable[ElkoSession]) -> Iterator[None]:
-        for session in sessions:
-            try:
-                session.review()
-            except Exception:  # no other session keeps rights for it
-                self.log.failure("the rights of a session could not be reviewed")
-            yield
+        self.in_turns(for_each(tuple(self.sessions), lambda session: session.review()))

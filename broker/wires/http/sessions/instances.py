@@ -49,6 +49,7 @@ from broker.core.model import (
     checked_load,
 )
 from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
+from broker.core.turns import for_each
 from broker.wires.http.http_settings import Http
 
 RENEWALS = 3
@@ -239,14 +240,17 @@ class Instances:
         self._end(self._own(name, instance, principal, token), "withdrawn")
 
     def review(self, access: Access, listener: str) -> Iterator[None]:
-        """End, in steps, the instances of owners whose credential, or right to offer the name at that listener, has
-        ended: 10,000 take 0.2 s. Their requests are refused meanwhile."""
-        for each in list(self._all.values()):
-            if each.provider in self._by_provider and not (
-                access.stands(each.principal) and access.allows(each.principal, listener, "offer", each.name)
+        """Return the steps that end the instances of owners whose credential, or right to offer the name at that
+        listener, has ended: 10,000 take 0.2 s. Their requests are refused meanwhile."""
+
+        def end_revoked(instance: Instance) -> None:
+            if instance.provider in self._by_provider and not (
+                access.stands(instance.principal)
+                and access.allows(instance.principal, listener, "offer", instance.name)
             ):
-                self._end(each, "revoked")
-            yield
+                self._end(instance, "revoked")
+
+        return for_each(list(self._all.values()), end_revoked)
 
     def expired(self, instance: Instance) -> None:
         """End an instance that was not renewed."""

@@ -16,12 +16,13 @@ See docs/protocols/mc0.md. `broker.wires.mc0.sessions.session_table` has the lif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.core.errors import Reason, Refusal, no_right
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.silent_peers import Silence
+from broker.core.turns import for_each
 from broker.net.peer_interfaces import Part, RefusalLog, Router
 from broker.wires.mc0.codec import mc0_messages as wire
 from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, shown
@@ -123,15 +124,13 @@ class Mc0Conversation:
 
         Subscriptions that are no longer permitted end; refused ones that are permitted now begin.
         """
-        return self._reviews(list(self.table))
+        return for_each(list(self.table), self._review)
 
-    def _reviews(self, sessions: Iterable[Mc0Session]) -> Iterator[None]:
-        for session in sessions:
-            if self.table.get(session.identity) is session:
-                session.rights = self._admission.rights(session.key_name)
-                if self._subscriptions.apply_rights(session):
-                    self.table.record(session)
-            yield
+    def _review(self, session: Mc0Session) -> None:
+        if self.table.get(session.identity) is session:
+            session.rights = self._admission.rights(session.key_name)
+            if self._subscriptions.apply_rights(session):
+                self.table.record(session)
 
     def drain(self) -> None:
         """Keep the sessions of peers that the ROUTER sends away and refuses, until `undrain`."""

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 from twisted.logger import Logger
@@ -44,6 +44,7 @@ from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.interfaces import ILeases
 from broker.core.model import KnownSession
 from broker.core.silent_peers import Silence
+from broker.core.turns import for_each
 from broker.net.peer_interfaces import RefusalLog, Router, Sender, Sent
 from broker.wires.common.registry_topics import TopicRights, rights_of
 from broker.wires.mc0.codec import mc0_messages as wire
@@ -304,13 +305,11 @@ class Mc0SessionTable:
         The ROUTER has ended their service, and closes their connections.
         """
         self._admission.release(keys)
-        return self._end_all([each for each in self._sessions.values() if each.key in keys], "revoked")
+        return for_each([session for session in self._sessions.values() if session.key in keys], self._revoke)
 
-    def _end_all(self, sessions: Sequence[Mc0Session], reason: str) -> Iterator[None]:
-        for session in sessions:
-            if self._sessions.get(session.identity) is session:
-                self.end(session, reason)
-            yield
+    def _revoke(self, session: Mc0Session) -> None:
+        if self._sessions.get(session.identity) is session:
+            self.end(session, "revoked")
 
     # periodic checks
 
