@@ -60,6 +60,12 @@ def for_each(items: Iterable[T], act: Callable[[T], object]) -> Iterator[None]:
         yield
 
 
+def all_at_once(steps: Iterable[object]) -> None:
+    """Make all steps of a work in this turn."""
+    for _ in steps:
+        pass
+
+
 class Turns:
     """The account of the time of background work on ``clock``: one for a process.
 

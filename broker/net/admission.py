@@ -9,7 +9,7 @@ Read on in `broker.net.connection` (one connection) and `broker.net.refusal_log`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import methodcaller
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from broker.access.identity import is_local, network_of, plain
 from broker.core.errors import Reason, Refusal, at_limit
 from broker.core.place_table import PlaceTable, Pool
 from broker.core.rates import Rates
+from broker.core.turns import for_each
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.proxies import is_proxied
@@ -245,16 +246,14 @@ class ConnectionFactory(Factory):
         20,000 closes take some 0.6 s, so this is background work (`broker.core.turns`). Fires after the last one.
         """
 
-        def steps() -> Iterator[None]:
-            for connection in connections:
-                if connection in self.connections:
-                    try:
-                        act(connection)
-                    except Exception:  # the other connections have their turns all the same
-                        connection.failed()
-                yield
+        def step(connection: C) -> None:
+            if connection in self.connections:
+                try:
+                    act(connection)
+                except Exception:
+                    connection.failed()
 
-        return self.turns.background.run(steps())
+        return self.turns.background.run(for_each(connections, step))
 
     def send_away(self, connection: StreamConnection, refusal: Refusal) -> None:
         """Send a peer the reason for the end of its connection, as far as its protocol can, and close it in order."""

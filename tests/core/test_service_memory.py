@@ -26,7 +26,7 @@ from broker.core.memory_budget import (
 from broker.core.model import INFO_COPIES, NOBODY, Auth, Provider, Rights, Service
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from tests.garbage import set_aside
+from tests.garbage import no_collection, set_aside
 
 HOST = "192.0.2.1"
 FREE = Rights(services=1_000_000)
@@ -165,9 +165,6 @@ def test_a_superseded_service_counts_until_it_is_withdrawn() -> None:
 def test_refused_services_are_no_garbage(farm: Farm) -> None:
     provider = farm.join()
     set_aside()
-    gc.disable()
-    try:
+    with no_collection():
         assert len(farm.offer(provider, *(f"bank{number}" for number in range(50)))) == 46
         assert gc.collect() < 10
-    finally:
-        gc.enable()

@@ -27,7 +27,7 @@ from broker.net.outgoing_addresses import Outgoing
 from broker.net.probes import AT_ONCE, LIMITS, MAX_ANSWER, MOST, RETRY, Probes
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
-from tests.garbage import set_aside
+from tests.garbage import no_collection, set_aside
 from tests.net.process import descriptors
 from tests.net.pyzmq_peers import Peer, PlainRouter
 from tests.net.waiting import reactor, there_are, turn, until
@@ -605,12 +605,11 @@ class TestEnds(Probing):
         server = self.echo()
         await self.answer(server.port)
         set_aside()
-        gc.disable()
-        self.addCleanup(gc.enable)
-        for _ in range(100):
-            self.ask(server.port)
-        await until(there_are(101, self.told))
-        self.assertLess(gc.collect(), 100)
+        with no_collection():
+            for _ in range(100):
+                self.ask(server.port)
+            await until(there_are(101, self.told))
+            self.assertLess(gc.collect(), 100)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from broker.core.director.reservations import Reservations
 from broker.core.director.server_selection import ServerSelection
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Policy
+from broker.core.turns import all_at_once
 from broker.core.watches import Notifier
 
 
@@ -219,8 +220,7 @@ class Farm:
         # Copied before the withdrawal, which empties the contexts.
         reports = [(context, tuple(context.users)) for context in server.contexts.values()]
         # All steps at once: the reports are added again below, and must not be withdrawn by a later turn.
-        for _ in self._withdraw(server, report):
-            pass
+        all_at_once(self._withdraw(server, report))
         same.admit(report)
         self._settle(same)
         for before, users in reports:

@@ -16,6 +16,7 @@ from broker.core.memory_budget import MemoryBudget
 from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.topics import Topics, TopicsBounds
+from broker.core.turns import all_at_once
 from broker.net.peer_interfaces import Part, Sender
 from broker.wires.common.registry_topics import RegistryTopics
 from broker.wires.common.routes import Routes
@@ -137,14 +138,13 @@ class Mc0Farm(CoreFarm):
         """Take other rules, and other limits if they are given."""
         self._rules = rules
         self._limits = (sessions or self._limits[0], subscriptions or self._limits[1])
-        for _ in chain(self.wire.use(*self._limits), self.wire.review()):
-            pass
+        all_at_once(self.wire.use(*self._limits))
+        all_at_once(self.wire.review())
 
     def revoke(self, key: str) -> None:
         """That key is not allowed any more."""
         del self.keys[key]
-        for _ in self.wire.table.revoke({key}):
-            pass
+        all_at_once(self.wire.table.revoke({key}))
 
     # what there is
 

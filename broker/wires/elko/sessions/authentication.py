@@ -19,7 +19,7 @@ from broker.access.principal import Access, Audit, NoAudit, Principal, sees_secr
 from broker.access.rights import AnonymousAccess, Grants
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
-from broker.core.turns import for_each
+from broker.core.turns import all_at_once, for_each
 from broker.net.peer_interfaces import Peer
 
 if TYPE_CHECKING:
@@ -73,12 +73,6 @@ class Policy:
         if mode not in MODES:
             text = f"auth: the mode is one of {', '.join(MODES)}, not {mode[:40]!r}"
             raise Refusal(Reason.WRONG_CREDENTIALS, text)
-
-
-def all_at_once(steps: Iterator[object]) -> None:
-    """Make all steps of a work in this turn."""
-    for _ in steps:
-        pass
 
 
 @attrs.define(eq=False)

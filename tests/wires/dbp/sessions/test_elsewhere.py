@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from broker.core.rates import Rates
+from broker.core.turns import all_at_once
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS
 from broker.wires.dbp.sessions.other_brokers import BEATS, BURST, MOVES, RemoteServices
@@ -186,8 +187,7 @@ def test_a_service_that_moves_is_sent_nothing_by_a_broker_that_drains(pair: Pair
     pair.b.dealer().registered("gondor", **EVERY_SECOND)
     pair.wait(0.1)
     pair.a.udp.take(source)
-    for _ in pair.a.catalogue.send_away():
-        pass
+    all_at_once(pair.a.catalogue.send_away())
     assert pair.a.catalogue.get("gondor") is None
     assert pair.a.udp.take(source) == []
 

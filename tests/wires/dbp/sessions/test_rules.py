@@ -19,6 +19,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.core.model import Kind, Rights
+from broker.core.turns import all_at_once
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.outbound import Beacon
 from tests.recording.farm import START
@@ -913,8 +914,7 @@ def test_19_a_drain_disconnects_all_services_and_removes_them(farm: DbpFarm) -> 
     dealers = [farm.dealer().registered("Rohan", **TIMED), farm.dealer().registered("Gondor", **UNTIMED)]
     ends: list[str] = []
     farm.registry.watch(lambda change: ends.append(change.why), (Kind.LEFT,))
-    for _ in farm.catalogue.send_away():
-        pass
+    all_at_once(farm.catalogue.send_away())
     assert [[frames[0] for frames in peer.take()] for peer in dealers] == [[b"</3"], [b"</3"]]
     assert gone(farm, "Rohan")
     assert gone(farm, "Gondor")

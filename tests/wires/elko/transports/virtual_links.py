@@ -24,7 +24,7 @@ from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.web_origins import Origins
 from broker.wires.elko.transports.elko_websocket import WebSockets
 from broker.wires.elko.transports.transport_limits import TransportLimits
-from tests.garbage import set_aside
+from tests.garbage import no_collection, set_aside
 from tests.net.words import Hub, Link, Wire, WordReader, WordSession
 
 HANDSHAKE = (
@@ -229,13 +229,12 @@ class Carrier:
 def garbage(run: Callable[[], object], *types: type) -> list[type]:
     """The types of the objects made by ``run`` that only the garbage collector can free."""
     set_aside()
-    gc.disable()
-    try:
-        run()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        return [type(each) for each in gc.garbage if isinstance(each, types)]
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
+    with no_collection():
+        try:
+            run()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            return [type(each) for each in gc.garbage if isinstance(each, types)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.core.turns import all_at_once
 from broker.wires.mc0.sessions.mc0_session import MAX_REFUSED, MAX_REFUSED_BYTES
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, Rule, rule
@@ -236,8 +237,7 @@ def test_what_found_no_place_begins_when_there_may_be_more_subscriptions() -> No
     peer = connector(farm)
     peer.say("SUB||first|second|third")
     assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first"], [b"second", b"third"])
-    for _ in farm.wire.use(100, 2):
-        pass
+    all_at_once(farm.wire.use(100, 2))
     assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first", b"second"], [b"third"])
     farm.wire.use(100, 1)
     assert (subscriptions(farm, peer), refused(farm, peer)) == ([b"first", b"second"], [b"third"])
